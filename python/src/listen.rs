@@ -35,8 +35,8 @@ impl Observer for CallbackObserver<'_> {
             py.check_signals()?;
             let Some(callback) = &self.callback else { return Ok(()) };
             let left = progress.remaining.map(|left| left.as_secs_f64());
-            let StudyProgress { done, total, in_progress: under_way, activity: doing, .. } = progress;
-            callback.call1(py, (done, total, under_way, left, doing)).map(drop)
+            let StudyProgress { done, total, in_progress, activity: doing, .. } = progress;
+            callback.call1(py, (done, total, in_progress, left, doing)).map(drop)
         });
         if let Err(error) = result {
             self.raised = Some(error);

@@ -72,7 +72,7 @@ def test_progress_is_reported_until_the_end(line: netstage.Scenario) -> None:
 
 def test_a_single_run_reports_progress_and_remaining_time(long_line: netstage.Scenario) -> None:
     def enough(progress: netstage.Progress) -> None:
-        if 0 < progress.under_way < 1 and progress.left_s:
+        if 0 < progress.in_progress < 1 and progress.left_s:
             assert (progress.done, progress.total) == (0, 1)
             raise StopIteration
 

@@ -76,7 +76,7 @@ impl EmulatedPair {
                 delivers: [vec![], vec![]],
             }],
             labels: Vec::new(),
-            others: 0,
+            default_class: 0,
             pool_bytes: 64 << 20,
             // Timing noise of the machine must not fail a test.
             tolerance: Tolerance { late: Duration::from_secs(5), share: 0.5 },

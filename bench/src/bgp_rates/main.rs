@@ -23,7 +23,7 @@ fn main() {
             eprintln!(
                 "usage: bgp_rates [through INJECTOR SINK ROUTER COUNT FAMILY | direct INJECTOR SINK COUNT FAMILY]"
             );
-            eprintln!("FAMILY: ipv4, ipv6, labelled or vpnv4");
+            eprintln!("FAMILY: ipv4, ipv6, labeled or vpnv4");
             std::process::exit(2);
         }
     }

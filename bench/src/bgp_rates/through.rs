@@ -185,9 +185,9 @@ fn table(family: &str, next_hop: IpAddr, count: u32) -> BgpTable {
     let (family, first) = match family {
         "ipv4" => (BgpFamily::Ipv4Unicast, "1.0.0.0/24"),
         "ipv6" => (BgpFamily::Ipv6Unicast, "2a00::/48"),
-        "labelled" => (BgpFamily::Ipv4Labelled, "1.0.0.0/24"),
+        "labeled" => (BgpFamily::Ipv4Labeled, "1.0.0.0/24"),
         "vpnv4" => (BgpFamily::Vpnv4, "1.0.0.0/24"),
-        _ => panic!("unknown family {family}; use ipv4, ipv6, labelled or vpnv4"),
+        _ => panic!("unknown family {family}; use ipv4, ipv6, labeled or vpnv4"),
     };
     let pattern = Pattern {
         family,

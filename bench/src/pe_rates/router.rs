@@ -29,7 +29,7 @@ routes = ["10.0.FAR.0/24"]
 [circuit.c]
 vpn = "v"
 interface = "customers"
-station = "02:00:00:00:00:01"
+mac = "02:00:00:00:00:01"
 address = "10.0.NEAR.254/24"
 mtu = "1500 B"
 "#;

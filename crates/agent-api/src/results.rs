@@ -213,7 +213,7 @@ pub struct Travel {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     /// Packets requested by the pattern.
-    pub asked: u64,
+    pub requested: u64,
     /// Packets sent.
     pub sent: u64,
     /// Sent rate over requested rate, minus one.

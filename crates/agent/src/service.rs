@@ -230,7 +230,7 @@ impl AgentService {
         let before = state.run.take().map(|run| run.thread);
         let (start, started) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let totals = Arc::new(RunningTotals::new(Arc::clone(&self.0.sums), request.tell_bins));
+        let totals = Arc::new(RunningTotals::new(Arc::clone(&self.0.sums), request.report_bins));
         let orders =
             RunInput { assignment, start: started, stop: stop.clone(), totals: totals.clone(), before };
         let (ready, answer) = oneshot::channel();

@@ -70,7 +70,7 @@ pub struct RunningTotals {
     /// Totals of all runs of the agent.
     agent: Arc<PacketSums>,
     /// Report each completed bin to the controller.
-    tell_bins: bool,
+    report_bins: bool,
     ended: Mutex<CompletedBins>,
     /// Journal of completed bins.
     journal: Mutex<Option<Journal>>,
@@ -78,9 +78,9 @@ pub struct RunningTotals {
 
 impl RunningTotals {
     /// Returns empty totals of a run that also count toward `agent`, and collect completed bins if
-    /// `tell_bins` is set.
-    pub fn new(agent: Arc<PacketSums>, tell_bins: bool) -> RunningTotals {
-        RunningTotals { agent, tell_bins, ..RunningTotals::default() }
+    /// `report_bins` is set.
+    pub fn new(agent: Arc<PacketSums>, report_bins: bool) -> RunningTotals {
+        RunningTotals { agent, report_bins, ..RunningTotals::default() }
     }
 
     /// Returns the current values: packets sent, bytes sent, packets received, bytes received, packets lost.
@@ -105,21 +105,21 @@ impl RunningTotals {
             journal.write(&ended);
         }
         self.count(&ended.counts);
-        if self.tell_bins {
+        if self.report_bins {
             self.ended().bins.push(ended);
         }
     }
 
     /// Reports a completed bin of a watched window if requested.
     pub fn end_window(&self, ended: CompletedWindow) {
-        if self.tell_bins {
+        if self.report_bins {
             self.ended().windows.push(ended);
         }
     }
 
     /// Reports a completed bin of a VPN flow if requested.
     pub fn end_vpn(&self, ended: CompletedVpn) {
-        if self.tell_bins {
+        if self.report_bins {
             self.ended().vpns.push(ended);
         }
     }

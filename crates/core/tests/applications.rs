@@ -151,7 +151,7 @@ fn transfers() -> Transfers {
     Transfers {
         size: SizeDistribution::constant(1_250_000),
         think: Duration::ZERO,
-        way: TransferDirection::Download,
+        direction: TransferDirection::Download,
         files: None,
     }
 }
@@ -233,7 +233,7 @@ fn a_transfer_takes_setup_request_and_transmission_time() {
     let Observation::Transaction { took, .. } = path.observed[0][0] else { panic!() };
     assert_eq!(took, Duration(40_000_000 + 40_000_000 + 25_600 + 1_000_000_000));
     assert_eq!(path.observed[0].len(), 18);
-    let upload = Transfers { way: TransferDirection::Upload, files: Some(3), ..transfers() };
+    let upload = Transfers { direction: TransferDirection::Upload, files: Some(3), ..transfers() };
     let path = run(&Application::Transfers(upload), TransportKind::Stream, 20);
     assert_eq!(path.observed[0].len(), 3);
     assert_eq!(path.sent[0].2.bytes, 1_250_000);

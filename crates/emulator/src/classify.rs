@@ -52,7 +52,7 @@ pub struct Match {
 pub struct Classifier {
     /// Entries by the set of their fields, larger sets first.
     field_sets: Vec<(FieldSet, HashMap<EntryKey, Match>)>,
-    others: PacketLabel,
+    default_class: PacketLabel,
 }
 
 /// Set of the fields that an entry matches.
@@ -84,10 +84,11 @@ impl FieldSet {
 }
 
 impl Classifier {
-    /// Creates a classifier. Packets without a matching entry have class `others` and no flow.
-    pub fn new(entries: &[ClassifierEntry], others: u16) -> Classifier {
-        let others = PacketLabel { class: others, flow: None, background: false, connections: false };
-        let mut classifier = Classifier { field_sets: Vec::new(), others };
+    /// Creates a classifier. Packets without a matching entry have class `default_class` and no flow.
+    pub fn new(entries: &[ClassifierEntry], default_class: u16) -> Classifier {
+        let default_class =
+            PacketLabel { class: default_class, flow: None, background: false, connections: false };
+        let mut classifier = Classifier { field_sets: Vec::new(), default_class };
         for reverse in [false, true] {
             for entry in entries {
                 let (mut ends, mut ports) =
@@ -114,10 +115,10 @@ impl Classifier {
 
     /// Classifies a packet of this conversation.
     pub fn find(&self, conversation: Option<&Conversation>) -> Match {
-        let others = Match { label: self.others, reverse: false };
-        let Some(conversation) = conversation else { return others };
+        let default_class = Match { label: self.default_class, reverse: false };
+        let Some(conversation) = conversation else { return default_class };
         let mut found = self.field_sets.iter().filter_map(|(fields, map)| map.get(&fields.key(conversation)));
-        found.next().copied().unwrap_or(others)
+        found.next().copied().unwrap_or(default_class)
     }
 }
 

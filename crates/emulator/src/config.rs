@@ -24,7 +24,7 @@ pub struct EmulatorConfig {
     /// Classifier entries, which assign labels to packets.
     pub labels: Vec<ClassifierEntry>,
     /// Class of packets without a matching entry.
-    pub others: u16,
+    pub default_class: u16,
     /// Maximum size of the frame buffers in bytes.
     pub pool_bytes: usize,
     /// Lateness limit; a run beyond it is void.
@@ -87,7 +87,7 @@ impl EmulatorConfig {
             interval: plan.measure.interval,
             links: links.collect(),
             labels: Vec::new(),
-            others: plan.vpns.len() as u16,
+            default_class: plan.vpns.len() as u16,
             pool_bytes: POOL_BYTES,
             tolerance: Tolerance::default(),
         }

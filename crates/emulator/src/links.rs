@@ -69,7 +69,7 @@ impl Links {
         Links {
             wake: directions.iter().map(EmulatedDirection::poll_timeout).collect(),
             directions,
-            classifier: Classifier::new(&config.labels, config.others),
+            classifier: Classifier::new(&config.labels, config.default_class),
             shared: SharedLinkState {
                 pool: Pool::new(config.pool_bytes),
                 grid,
@@ -91,7 +91,7 @@ impl Links {
             Ok(buffer) => buffer,
             Err(refused) => {
                 let in_run = arrived <= ArrivalTime::At(self.shared.end);
-                direction.totals.unkept += u64::from(in_run);
+                direction.totals.unbuffered += u64::from(in_run);
                 if refused == BufferError::TooLong {
                     self.too_long = self.too_long.max(Some(bytes.len()));
                 }
@@ -106,7 +106,7 @@ impl Links {
                 self.wake[index] = direction.poll_timeout();
             }
             (arrived, _) => {
-                direction.totals.beside += 1;
+                direction.totals.bypassed += 1;
                 let passes = match arrived {
                     ArrivalTime::BeforeStart => true,
                     ArrivalTime::At(at) => direction.is_up(at, &mut self.shared),

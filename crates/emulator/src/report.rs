@@ -155,11 +155,11 @@ pub struct DirectionTotals {
     pub in_flight: u64,
     /// Frames that bypassed the link: address resolution, neighbor discovery, group membership, and all frames before
     /// the run.
-    pub beside: u64,
+    pub bypassed: u64,
     /// Frames that the port lost before the emulator read them.
     pub missed: u64,
     /// Frames dropped because the buffers were exhausted or too small.
-    pub unkept: u64,
+    pub unbuffered: u64,
     /// Frames that the system refused to send.
     pub refused: u64,
 }

@@ -108,7 +108,7 @@ fn config(direction: link::LinkDirectionConfig) -> EmulatorConfig {
             destination_port: None,
             label: PacketLabel { class: 0, flow: Some(5), background: false, connections: false },
         }],
-        others: 1,
+        default_class: 1,
         pool_bytes: POOL_BYTES,
         tolerance: Tolerance::default(),
     }
@@ -420,7 +420,7 @@ fn link_local_frames_bypass_the_link_while_it_is_up() {
     bench.turn(Instant(15));
     assert_eq!(bench.far.0.borrow().sent, [request]);
     let direction = bench.report().links[0].directions[0].clone();
-    assert_eq!((direction.totals.beside, direction.totals.entered, direction.totals.lost), (2, 2, 2));
+    assert_eq!((direction.totals.bypassed, direction.totals.entered, direction.totals.lost), (2, 2, 2));
     assert_eq!(direction.broadcast.iter().sum::<u64>(), 2);
 }
 

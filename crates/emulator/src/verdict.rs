@@ -148,7 +148,7 @@ pub fn judge(report: &mut EmulatorReport, config: &EmulatorConfig, faults: &Faul
                 totals.missed
             ));
         }
-        if totals.unkept > 0 {
+        if totals.unbuffered > 0 {
             let reason = match faults.too_long {
                 Some(length) => format!(
                     "one was {length} bytes long; disable segmentation offload (tso, gso, gro) on the \
@@ -160,7 +160,7 @@ pub fn judge(report: &mut EmulatorReport, config: &EmulatorConfig, faults: &Faul
                     config.pool_bytes >> 20
                 ),
             };
-            void.push(format!("link.{name}: {} packets could not be buffered: {reason}", totals.unkept));
+            void.push(format!("link.{name}: {} packets could not be buffered: {reason}", totals.unbuffered));
         }
         if totals.refused > 0 {
             void.push(format!(
@@ -202,7 +202,7 @@ mod tests {
             interval: Duration::from_secs(1),
             links: Vec::new(),
             labels: Vec::new(),
-            others: 0,
+            default_class: 0,
             pool_bytes: POOL_BYTES,
             tolerance: Tolerance::default(),
         };

@@ -200,7 +200,7 @@ fn configured(plan: &Plan, side: usize) -> pe::PeConfig {
             vpn = "{number}"
             interface = "customers"
             vlan = {vlan}
-            station = "02:00:00:00:00:03"
+            mac = "02:00:00:00:00:03"
             address = "10.0.{side}.254/24"
             "#
         );

@@ -107,7 +107,7 @@ pub struct Fib {
     /// Interfaces with a link that is down, one bit each. Targets with several paths exclude paths over them.
     down: u64,
     labels: BTreeMap<LabelValue, LabelTarget>,
-    neighbours: BTreeMap<InterfaceNeighbor, Mac>,
+    neighbors: BTreeMap<InterfaceNeighbor, Mac>,
     /// Prefixes of links, and routes to neighbors there that no source has defined.
     on_link: BTreeMap<TablePrefix, u32>,
     hosts: BTreeSet<TablePrefix>,
@@ -126,7 +126,7 @@ impl Fib {
             counts_prefixes: false,
             down: 0,
             labels: BTreeMap::new(),
-            neighbours: BTreeMap::new(),
+            neighbors: BTreeMap::new(),
             on_link: BTreeMap::new(),
             hosts: BTreeSet::new(),
         }
@@ -187,7 +187,7 @@ impl Fib {
             && prefix.1 != host(prefix.1.0)
         {
             self.on_link.insert(prefix, *interface);
-            let known = self.neighbours.keys().filter(|(link, _)| link == interface);
+            let known = self.neighbors.keys().filter(|(link, _)| link == interface);
             let known: Vec<IpAddr> =
                 known.map(|(_, address)| *address).filter(|address| holds(prefix.1, *address)).collect();
             known.into_iter().for_each(|address| self.revise_host(tables, (prefix.0, host(address))));
@@ -351,7 +351,7 @@ impl Fib {
     }
 
     fn next_hop(&self, path: &RoutePath) -> NextHop {
-        let station = path.via.and_then(|via| self.neighbours.get(&(path.interface, via)));
+        let station = path.via.and_then(|via| self.neighbors.get(&(path.interface, via)));
         let from = self.interfaces[path.interface as usize].mac;
         if from == NO_MAC {
             return NextHop { via: path.via, addresses: Some(HopAddresses { to: NO_MAC, from }) };

@@ -276,8 +276,8 @@ proptest! {
                 None => expected_routes.remove(&(length, bits)),
             };
             if let Some((interface, last, is_there)) = stations.next() {
-                let neighbour = (interface, IpAddr::from([192, 0, 2, last]));
-                fib.set_neighbor(&mut tables, neighbour, is_there.then_some(NEIGHBOR_MAC));
+                let neighbor = (interface, IpAddr::from([192, 0, 2, last]));
+                fib.set_neighbor(&mut tables, neighbor, is_there.then_some(NEIGHBOR_MAC));
             }
             for address in [[10, 0, 0, 0], [10, 1, 64, 1], [10, 2, 128, 2], [10, 3, 192, 3], [10, 3, 0, 0]] {
                 let bits = u32::from_be_bytes(address);

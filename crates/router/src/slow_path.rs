@@ -215,9 +215,9 @@ impl<P: FramePort> SlowPath<P> {
     }
 
     /// Sends the packets queued for a neighbor to its MAC address.
-    pub fn resolve(&mut self, now: Instant, neighbour: InterfaceNeighbor, to: Mac) {
-        let Some(waiting) = self.waiting.remove(&neighbour) else { return };
-        let (interface, _) = neighbour;
+    pub fn resolve(&mut self, now: Instant, neighbor: InterfaceNeighbor, to: Mac) {
+        let Some(waiting) = self.waiting.remove(&neighbor) else { return };
+        let (interface, _) = neighbor;
         let stations = HopAddresses { to, from: self.interfaces[interface as usize].mac };
         for (kind, packet) in waiting.packets {
             let mut bytes = [&[0; ROOM], &packet[..]].concat();
@@ -288,10 +288,10 @@ impl<P: FramePort> SlowPath<P> {
             return;
         };
         let until = now + RESOLVE_TIMEOUT;
-        let neighbour = (interface, address);
+        let neighbor = (interface, address);
         let waiting = self
             .waiting
-            .entry(neighbour)
+            .entry(neighbor)
             .or_insert_with(|| UnresolvedPackets { packets: VecDeque::new(), until });
         if waiting.packets.len() == MAX_WAITING {
             waiting.packets.pop_front();
@@ -444,8 +444,8 @@ impl<P: FramePort> SlowPath<P> {
     }
 
     fn give_up_waiting(&mut self, now: Instant) {
-        while let Some((&neighbour, _)) = self.waiting.iter().find(|(_, waiting)| waiting.until <= now) {
-            let lost = self.waiting.remove(&neighbour).map_or(0, |waiting| waiting.packets.len());
+        while let Some((&neighbor, _)) = self.waiting.iter().find(|(_, waiting)| waiting.until <= now) {
+            let lost = self.waiting.remove(&neighbor).map_or(0, |waiting| waiting.packets.len());
             self.counters.add(Counter::Unresolved, lost as u64);
         }
     }

@@ -532,8 +532,8 @@ fn kernel_routes_are_followed() {
         for change in &news.changes {
             fib.apply(tables, change).unwrap();
         }
-        for (neighbour, station) in news.neighbors {
-            fib.set_neighbor(tables, neighbour, station);
+        for (neighbor, station) in news.neighbors {
+            fib.set_neighbor(tables, neighbor, station);
         }
     };
     let packet = |tables: &Tables, destination: [u8; 4]| {

@@ -215,10 +215,9 @@ impl<'a> ExpectationChecker<'a> {
     }
 
     fn metric(&mut self, name: &Located<MetricName>) -> Option<MetricInfo> {
-        let infos = || Metric::ALL.iter().map(|m| m.info());
-        let found = infos().find(|info| info.name == name.value.0);
+        let found = Metric::by_name(&name.value.0).map(Metric::info);
         if found.is_none() {
-            let names: Vec<&str> = infos().map(|info| info.name).collect();
+            let names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.info().name).collect();
             let help = did_you_mean(&name.value.0, names.iter().copied())
                 .or_else(|| Some(format!("available: {}", names.join(", "))));
             let message = format!("unknown metric `{}`", name.value.0.escape_debug());
@@ -414,7 +413,7 @@ fn setting<'a>(cell: &'a CellLabel, path: &str) -> Option<&'a str> {
 
 /// Returns the subjects of a flow's member that have a metric.
 fn flow_subjects(plan: &Plan, metric: &str, group: usize, member: usize) -> Vec<String> {
-    let found = Metric::ALL.iter().find(|known| known.info().name == metric);
+    let found = Metric::by_name(metric);
     // Both ends of an application over TCP are senders.
     let flow = &plan.flows[group];
     let is_tcp = matches!(flow.transport, FlowTransport::Tcp(_));
@@ -444,7 +443,7 @@ fn subject_names(plan: &Plan, metric: &str) -> Vec<String> {
         edges.map(|node| node.name.clone()).collect()
     } else if metric.starts_with("link.") {
         plan.links.iter().flat_map(|l| ["forward", "reverse"].map(|d| format!("{}.{d}", l.name))).collect()
-    } else if let Some(&metric) = Metric::ALL.iter().find(|m| m.is_finding() && m.info().name == metric) {
+    } else if let Some(metric) = Metric::by_name(metric).filter(|metric| metric.is_finding()) {
         plan.tests.iter().flat_map(|test| test.subjects(metric)).collect()
     } else {
         Vec::new()

@@ -4,7 +4,7 @@ pub mod finding;
 
 use finding::TestOutcome;
 use netstage_core::time::{Duration, Instant};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Aggregation of the values of one bin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,16 +54,24 @@ impl Metric {
 }
 
 macro_rules! metrics {
-    ($($(#[doc = $help:literal])+ $variant:ident = $name:literal, $unit:literal, $layer:literal, $aggregation:ident;)+) => {
+    ($($(#[doc = $help:literal])+ $variant:ident = $name:literal $(| $former:literal)?, $unit:literal, $layer:literal, $aggregation:ident;)+) => {
         /// Metrics that netstage measures.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Metric {
-            $($(#[doc = $help])+ #[serde(rename = $name)] $variant,)+
+            $($(#[doc = $help])+ #[serde(rename = $name $(, alias = $former)?)] $variant,)+
         }
 
         impl Metric {
             /// All metrics, in the order of the registry.
             pub const ALL: &'static [Metric] = &[$(Metric::$variant,)+];
+
+            /// Returns the metric of this name, which may be one of version 0.1.
+            pub fn by_name(name: &str) -> Option<Metric> {
+                match name {
+                    $($name $(| $former)? => Some(Metric::$variant),)+
+                    _ => None,
+                }
+            }
 
             /// Returns the registry entry.
             pub fn info(self) -> MetricInfo {
@@ -79,6 +87,16 @@ macro_rules! metrics {
             }
         }
     };
+}
+
+/// Returns the current name of a metric that may have a name of version 0.1. Unknown names are unchanged.
+pub fn current_name(name: &str) -> &str {
+    Metric::by_name(name).map_or(name, |metric| metric.info().name)
+}
+
+/// Deserializes the name of a metric as its current name.
+pub fn metric_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(current_name(&String::deserialize(deserializer)?).to_owned())
 }
 
 metrics! {
@@ -109,7 +127,7 @@ metrics! {
     /// Time between consecutive packets as sent.
     FlowGap = "flow.gap", "s", "", Mean;
     /// Time between consecutive packets as scheduled by the traffic pattern.
-    FlowGapScheduled = "flow.gap.scheduled", "s", "", Mean;
+    FlowGapScheduled = "flow.gap.scheduled" | "flow.gap.asked", "s", "", Mean;
     /// Time from the scheduled to the actual departure of a packet.
     FlowLateness = "flow.lateness", "s", "", Mean;
     /// Congestion window of a TCP sender.
@@ -209,7 +227,7 @@ metrics! {
     /// Traffic of background flows on a link, part of its throughput.
     LinkBackground = "link.background", "bit/s", "ip", Mean;
     /// Share of time in which a link was transmitting.
-    LinkUtilization = "link.utilization", "", "", Mean;
+    LinkUtilization = "link.utilization" | "link.utilisation", "", "", Mean;
     /// Packets queued at a link, mean over time.
     LinkQueue = "link.queue", "packets", "", Mean;
     /// Packets dropped by the queue of a link.
@@ -234,7 +252,7 @@ metrics! {
     /// Jain's index over the mean rates of the flows of one VPN in the selected time span.
     FairnessIntraVpnEachWholeRun = "fairness.intra_vpn.per_vpn.whole_run", "", "payload", Mean;
     /// Utilization of a bottleneck link by measured flows, relative to the capacity left by background flows.
-    LinkUtilizationNet = "link.utilization.net_of_background", "", "ip", Mean;
+    LinkUtilizationNet = "link.utilization.net_of_background" | "link.utilisation.net_of_background", "", "ip", Mean;
     /// Maximum rate without loss (RFC 2544).
     TestThroughput = "test.throughput", "bit/s", "ip", Mean;
     /// Maximum frame rate without loss.
@@ -250,7 +268,7 @@ metrics! {
     /// Mean delay of the frames tagged per RFC 2544, or of all frames: one-way, or round-trip in one-ended tests.
     TestLatency = "test.latency", "s", "", Mean;
     /// Minimum delay of all frames.
-    TestLatencyMin = "test.latency.min", "s", "", Mean;
+    TestLatencyMin = "test.latency.min" | "test.latency.least", "s", "", Mean;
     /// Median delay of all frames.
     TestLatencyMedian = "test.latency.median", "s", "", Mean;
     /// 99th percentile of the delay of all frames.
@@ -258,7 +276,7 @@ metrics! {
     /// 99.9th percentile of the delay of all frames.
     TestLatency999 = "test.latency.p999", "s", "", Mean;
     /// Maximum delay of all frames.
-    TestLatencyMax = "test.latency.max", "s", "", Mean;
+    TestLatencyMax = "test.latency.max" | "test.latency.most", "s", "", Mean;
     /// 99.9th percentile of the delay above the minimum (ITU-T Y.1563; PDV of RFC 5481).
     TestDelayVariation = "test.delay_variation", "s", "", Mean;
     /// Maximum error of one-way delays due to the clock offset between the ends of the test.
@@ -308,7 +326,7 @@ metrics! {
     /// Minimum window from which every transfer had retransmissions.
     TestWindowLosses = "test.window.losses_from", "B", "", Mean;
     /// 1 if no other window is better by more than the tolerance (95 % confidence), 0 if the trials were exhausted.
-    TestWindowConclusive = "test.window.conclusive", "", "", Mean;
+    TestWindowConclusive = "test.window.conclusive" | "test.window.sure", "", "", Mean;
     /// Relative throughput gain of the best window over an unlimited window.
     TestWindowGain = "test.window.gain", "", "", Mean;
     /// Bandwidth-delay product: bottleneck rate times round-trip time (RFC 6349).
@@ -366,7 +384,8 @@ pub struct AchievedLoad {
     /// Layer at which a rate or size is counted, or empty.
     pub layer: String,
     /// Requested value.
-    pub asked: f64,
+    #[serde(alias = "asked")]
+    pub requested: f64,
     /// Achieved value.
     pub achieved: f64,
 }

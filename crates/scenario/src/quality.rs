@@ -81,7 +81,7 @@ fn value(metric: Metric, codec: Option<Codec>, client: &Quality, server: &Qualit
             let Some(codec) = codec else { return f64::NAN };
             let score = |end: &Quality| {
                 // The delay is unknown if nothing was heard, and then has no effect.
-                let delay = Duration(end.mouth_to_ear_ns.checked_div(end.heard).unwrap_or(0));
+                let delay = Duration(end.mouth_to_ear_ns.checked_div(end.mouth_to_ear_count).unwrap_or(0));
                 let lost = lost(end.expected, end.played);
                 match lost {
                     lost if lost.is_nan() => f64::NAN,
@@ -105,7 +105,7 @@ mod tests {
         let perfect = Quality {
             expected: 50,
             played: 50,
-            heard: 50,
+            mouth_to_ear_count: 50,
             mouth_to_ear_ns: 4_000_000_000,
             ..Quality::default()
         };

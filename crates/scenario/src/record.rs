@@ -7,7 +7,7 @@
 mod layout;
 
 use crate::outcome::finding::TestOutcome;
-use crate::outcome::{Aggregation, Metric, RunTotals};
+use crate::outcome::{Aggregation, Metric, RunTotals, metric_name};
 use crate::plan::Plan;
 use layout::JsonLayout;
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,7 @@ pub struct CorrelationEntry {
     /// Name of the flow.
     pub subject: String,
     /// Metric, by its name in the registry.
+    #[serde(deserialize_with = "metric_name")]
     pub metric: String,
     /// Spearman's rho, from -1 to 1.
     pub coefficient: f64,
@@ -148,6 +149,7 @@ pub struct TestEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SummaryEntry {
     /// Metric, by its name in the registry.
+    #[serde(deserialize_with = "metric_name")]
     pub metric: String,
     /// Name of a VPN, link direction or flow group (mean or sum over its members); empty for the whole network.
     pub subject: String,
@@ -166,6 +168,7 @@ pub struct SummaryEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistributionEntry {
     /// Metric, by its name in the registry.
+    #[serde(deserialize_with = "metric_name")]
     pub metric: String,
     /// Subject, as in [`SummaryEntry`].
     pub subject: String,
@@ -201,7 +204,8 @@ pub struct LoadEntry {
     #[serde(default)]
     pub layer: String,
     /// Requested value.
-    pub asked: f64,
+    #[serde(alias = "asked")]
+    pub requested: f64,
     /// Achieved value.
     pub achieved: f64,
     /// Achieved value of the run furthest from the requested value.
@@ -230,6 +234,7 @@ pub struct ExpectationEntry {
     /// Name in the scenario.
     pub name: String,
     /// Metric, by name.
+    #[serde(deserialize_with = "metric_name")]
     pub metric: String,
     /// Condition, in words.
     pub condition: String,
@@ -266,6 +271,7 @@ pub struct ExpectationCell {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricEntry {
     /// Name of the metric.
+    #[serde(deserialize_with = "metric_name")]
     pub name: String,
     /// Unit of the values; empty if none.
     pub unit: String,
@@ -499,6 +505,28 @@ mod tests {
         let record = StudyRecord::from_json(known).unwrap();
         assert_eq!(record.repeat, 2);
         assert_eq!(StudyRecord::from_json(&record.to_json()), Ok(record));
+    }
+
+    #[test]
+    fn records_of_version_0_1_are_read_with_current_names() {
+        let old = r#"{"schema": "1.0", "tool": "netstage 0.1.0", "stage": "emu", "title": "x", "plan": "p", "seed": 1,
+            "repeat": 1, "cells": [{"duration_ns": 1, "interval_ns": 1, "measured_ns": [0, 1],
+            "summary": [{"metric": "link.utilisation", "subject": "line", "mean": 0.5}],
+            "loads": [{"subject": "call", "quantity": "rate", "unit": "bit/s", "layer": "ip", "asked": 2.0,
+                "achieved": 1.0, "worst": 1.0}],
+            "tests": [{"seed": 1, "name": "t", "kind": "loss", "findings": [
+                {"metric": "test.latency.most", "subject": "t", "value": 0.1}], "trials": [{"subject": "t",
+                "frame": 64, "asked_bps": 3.0, "offered_bps": 3.0, "sending_ns": 1, "sent": 1, "lost": 0}]}]}],
+            "metrics": [{"name": "link.utilisation", "unit": "", "layer": "", "aggregation": "mean", "bin": "start",
+                "help": ""}], "series": {"rows": 0, "bytes": 0, "xxh64": "0"}, "scenario": ""}"#;
+        let record = StudyRecord::from_json(old).unwrap();
+        let cell = &record.cells[0];
+        assert!(
+            cell.summary("link.utilization", "line").is_some() && record.metric("link.utilization").is_some()
+        );
+        let test = &cell.tests[0].outcome;
+        assert_eq!(test.findings[0].metric, "test.latency.max");
+        assert_eq!((cell.loads[0].requested, test.trials[0].requested_bps), (2.0, 3.0));
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn every_new_connection_begins_with_slow_start() {
         let transfers = Transfers {
             size: SizeDistribution::constant(segments * 1_448),
             think: Duration::from_millis(300),
-            way: TransferDirection::Download,
+            direction: TransferDirection::Download,
             files: None,
         };
         add(&mut plan, &links, name, tcp(), Application::Transfers(transfers));

@@ -131,8 +131,7 @@ impl<'a> Analysis<'a> {
         let (void, failures, differences) =
             (merged(self.void), merged(self.failures), merged(self.differences));
         let summarized = self.cells.iter().flat_map(|c| &c.summary);
-        let whole_span: BTreeSet<Metric> =
-            summarized.filter_map(|s| crate::select::metric(&s.metric)).collect();
+        let whole_span: BTreeSet<Metric> = summarized.filter_map(|s| Metric::by_name(&s.metric)).collect();
         let metrics = self.metrics.union(&whole_span).map(|&metric| MetricEntry::from(metric)).collect();
         let record = StudyRecord {
             schema: manifest.schema.clone(),

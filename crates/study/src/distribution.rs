@@ -74,7 +74,7 @@ impl DistributionCollector {
                 self.loads.push((load.clone(), Vec::new()));
                 self.loads.len() - 1
             });
-            self.loads[index].1.push((load.asked, load.achieved));
+            self.loads[index].1.push((load.requested, load.achieved));
         }
     }
 
@@ -103,10 +103,10 @@ fn averaged(load: AchievedLoad, runs: &[(f64, f64)]) -> Option<LoadEntry> {
     let mean = |values: fn(&(f64, f64)) -> f64| runs.iter().map(values).sum::<f64>() / runs.len() as f64;
     let deviation = |(requested, achieved): &(f64, f64)| (achieved - requested).abs();
     let worst = runs.iter().max_by(|a, b| deviation(a).total_cmp(&deviation(b)))?.1;
-    let (asked, achieved) = (mean(|r| r.0), mean(|r| r.1));
+    let (requested, achieved) = (mean(|r| r.0), mean(|r| r.1));
     let AchievedLoad { subject, quantity, unit, layer, .. } = load;
-    let entry = LoadEntry { subject, quantity, unit, layer, asked, achieved, worst };
-    (asked.is_finite() && achieved.is_finite()).then_some(entry)
+    let entry = LoadEntry { subject, quantity, unit, layer, requested, achieved, worst };
+    (requested.is_finite() && achieved.is_finite()).then_some(entry)
 }
 
 /// Returns summary statistics, in seconds, of a distribution in nanoseconds.

@@ -1,7 +1,7 @@
 //! Evaluation of expectations in each cell.
 
 use crate::format;
-use crate::select::{cell_matches, metric, select};
+use crate::select::{cell_matches, select};
 use crate::statistics::estimate;
 use netstage_scenario::Cell;
 use netstage_scenario::expect::{Bound, Expectation, Statistic};
@@ -41,7 +41,7 @@ impl<'a> Judge<'a> {
 fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec<f64>>) -> ExpectationEntry {
     let unit = match expectation.select.statistic {
         Statistic::ConvergenceTime { .. } => "s",
-        _ => metric(&expectation.select.metric).map_or("", |m| m.info().unit),
+        _ => Metric::by_name(&expectation.select.metric).map_or("", |m| m.info().unit),
     };
     let none = Vec::new();
     let values_of = |cell: usize| values.get(&cell).unwrap_or(&none);
@@ -130,7 +130,7 @@ fn condition(expectation: &Expectation, unit: &str) -> String {
         Bound::AboveVariant(variant) => format!("above the value of variant {variant}"),
     };
     let subject = if select.subject.is_empty() { String::new() } else { format!(" of {}", select.subject) };
-    if metric(&select.metric).is_some_and(Metric::is_finding) {
+    if Metric::by_name(&select.metric).is_some_and(Metric::is_finding) {
         return format!("{statistic}{subject}: {bound}");
     }
     format!("{statistic}{subject} over {}: {bound}", format::span(select.over))

@@ -79,7 +79,7 @@ impl PendingRecord {
         let series = written(&folder, SERIES, rows)?;
         let finding_metrics =
             tests.iter().flat_map(|test| &test.findings).map(|finding| finding.metric.as_str());
-        let finding_metrics = finding_metrics.filter_map(crate::select::metric);
+        let finding_metrics = finding_metrics.filter_map(Metric::by_name);
         let series_metrics = outcome.series.iter().map(|series| series.metric);
         let correlations = observed_correlations(&outcome);
         let metrics: BTreeSet<Metric> = series_metrics.chain(finding_metrics).collect();

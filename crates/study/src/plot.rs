@@ -4,7 +4,7 @@ use crate::derive::{is_whole_span, series_of};
 use crate::distribution::CellDistributions;
 use crate::figure::{Axis, AxisScale, Figure, FigureKind, FigureSeries, ReferenceLine};
 use crate::format::{self, rounded};
-use crate::select::{bins_within, cell_matches, cell_value, matches, metric, per_subject};
+use crate::select::{bins_within, cell_matches, cell_value, matches, per_subject};
 use crate::spread::{self, DistributionLine};
 use crate::statistics::estimate;
 use netstage_core::measure::Histogram;
@@ -74,7 +74,7 @@ impl<'a> Plotter<'a> {
     /// Creates an empty collector.
     pub fn new(plot: Plot, cells: &'a [Cell]) -> Plotter<'a> {
         Plotter {
-            metric: metric(&plot.metric),
+            metric: Metric::by_name(&plot.metric),
             plot,
             cells,
             runs: Vec::new(),

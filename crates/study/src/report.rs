@@ -309,7 +309,9 @@ fn load_table(data: &Data) -> Option<ReportTable> {
             let mut row = Vec::new();
             row.extend(several.then(|| cell_name(data, cell)));
             row.extend([entry.subject.clone(), format!("{}{layer}", entry.quantity)]);
-            row.extend([entry.asked, entry.achieved, entry.worst].map(|v| format::quantity(v, &entry.unit)));
+            row.extend(
+                [entry.requested, entry.achieved, entry.worst].map(|v| format::quantity(v, &entry.unit)),
+            );
             table.rows.push(row);
         }
     }

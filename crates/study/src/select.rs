@@ -28,11 +28,6 @@ pub fn cell_value<'a>(cell: &'a Cell, path: &str) -> Option<&'a str> {
     cell.settings.iter().find(|(p, _)| p == path).map(|(_, value)| value.as_str())
 }
 
-/// Returns the metric of this name.
-pub fn metric(name: &str) -> Option<Metric> {
-    Metric::ALL.iter().copied().find(|m| m.info().name == name)
-}
-
 /// Returns the bins that lie entirely within a span.
 pub fn bins_within(plan: &Plan, outcome: &RunOutcome, over: (Instant, Instant)) -> Range<usize> {
     let interval = outcome.interval.0.max(1);
@@ -45,7 +40,7 @@ pub fn bins_within(plan: &Plan, outcome: &RunOutcome, over: (Instant, Instant)) 
 
 /// Returns the value of a selection in one run: NaN if nothing is selected, infinity without convergence.
 pub fn select(plan: &Plan, outcome: &RunOutcome, selection: &Selection) -> f64 {
-    let Some(metric) = metric(&selection.metric) else { return f64::NAN };
+    let Some(metric) = Metric::by_name(&selection.metric) else { return f64::NAN };
     let bins = bins_within(plan, outcome, selection.over);
     if is_whole_span(metric) {
         let values = whole_span(plan, outcome, metric, &bins);

@@ -179,7 +179,7 @@ fn with_remarks(plan: &Plan, seed: u64, stop: &dyn RunObserver) -> Result<RunOut
         quantity: "packets".into(),
         unit: "packets".into(),
         layer: String::new(),
-        asked: 100.0,
+        requested: 100.0,
         achieved: 100.0 - (seed - 7) as f64,
     }];
     outcome.void = vec!["the emulator fell behind".into()];
@@ -197,7 +197,7 @@ fn distributions_are_summed_and_remarks_are_recorded() {
     assert_eq!((delay.metric.as_str(), delay.subject.as_str(), delay.count), ("flow.delay", "bulka", 200));
     assert_eq!((delay.p50, delay.p99, delay.max), (1e-6, 2.049e-6, 2.049e-6));
     let load = &record.data.cells[0].loads[0];
-    assert_eq!((load.asked, load.achieved, load.worst), (100.0, 99.5, 99.0));
+    assert_eq!((load.requested, load.achieved, load.worst), (100.0, 99.5, 99.0));
     assert_eq!(record.data.void, ["the emulator fell behind"]);
     assert_eq!(record.data.failures, ["the agent of h ended (in 4 of 8 runs)"]);
     assert_eq!(record.data.differences, ["TCP: Linux reno"]);

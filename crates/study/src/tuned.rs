@@ -33,7 +33,7 @@ impl TuneReport<'_> {
             (Metric::TestWindow, bytes(window)),
             (Metric::TestWindowKnee, found.knee.unwrap_or(f64::NAN)),
             (Metric::TestWindowLosses, bytes(found.losses_from)),
-            (Metric::TestWindowConclusive, f64::from(u8::from(found.is_sure))),
+            (Metric::TestWindowConclusive, f64::from(u8::from(found.is_conclusive))),
             (Metric::TestRoundTrip, path.base_round_trip.as_secs_f64()),
             (Metric::TestBandwidthDelayProduct, path.bandwidth_delay_product),
             (Metric::TestBuffer, path.buffer),
@@ -59,7 +59,7 @@ impl TuneReport<'_> {
         };
         let name = self.name(best);
         let share = number(tolerance * 100.0);
-        if self.found.is_sure {
+        if self.found.is_conclusive {
             format!("{name} is best; no other setting is better by more than {share} % (95 % confidence)")
         } else {
             format!(

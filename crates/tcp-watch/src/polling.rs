@@ -226,14 +226,14 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<ListedSocket> {
     let _interface = reader.u32()?;
     let cookie = reader.u64()?;
     let [_, _, _, _, inode] = reader.words()?;
-    let (mut info, mut cgroup, mut is_modelled) = (None, 0, false);
+    let (mut info, mut cgroup, mut is_modeled) = (None, 0, false);
     let mut rest = bytes.get(MESSAGE..)?;
     while rest.len() >= 4 {
         let mut reader = BpfReader::new(rest);
         let (length, kind) = (usize::from(reader.u16()?).clamp(4, rest.len()), reader.u16()?);
         match kind {
             INFO => info = Some(&rest[4..length]),
-            CONTROL => is_modelled = rest[4..length].starts_with(b"bbr"),
+            CONTROL => is_modeled = rest[4..length].starts_with(b"bbr"),
             CGROUP => cgroup = BpfReader::new(&rest[4..length]).u64().unwrap_or(0),
             _ => {}
         }
@@ -263,7 +263,7 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<ListedSocket> {
             acknowledged: 0,
             retransmissions: 0,
         },
-        is_model_based: is_modelled,
+        is_model_based: is_modeled,
         marks: 0,
         is_probing: false,
         may_undo: false,

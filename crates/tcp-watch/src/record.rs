@@ -74,7 +74,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<(TcpRecord, [u64; DEPTH])> {
     let local = SocketAddr::new(local, reader.u16()?);
     let remote = SocketAddr::new(remote, reader.u16()?);
     let [kind, old, _, new] = reader.take::<4>()?;
-    let is_modelled = reader.u32()? != 0;
+    let is_modeled = reader.u32()? != 0;
     let [segment, cwnd, ssthresh, peer_window, outstanding, unsent] = reader.words()?;
     let [packets_out, sacked_out, lost_out, retrans_out] = reader.words()?;
     let [smoothed_us, min_us, delivered, interval_us, retransmissions, marks] = reader.words()?;
@@ -115,7 +115,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<(TcpRecord, [u64; DEPTH])> {
         remote,
         kind: happened,
         snapshot,
-        is_model_based: is_modelled,
+        is_model_based: is_modeled,
         marks,
         is_probing: probe != 0,
         may_undo: undo_marker != 0,

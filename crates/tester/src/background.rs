@@ -90,7 +90,7 @@ mod tests {
             "[tester]\nfrom = [\"a\"]\nto = [\"b\"]\nsizes = [\"46 B\"]\noperations = [\"ip\"]\n\
              [port.a]\ninterface = \"a\"\naddress = \"192.0.2.2/30\"\nrouter = \"192.0.2.1\"\n\
              [port.b]\ninterface = \"b\"\naddress = \"192.0.2.6/30\"\nrouter = \"192.0.2.5\"\n\
-             [routes]\ncount = 256\nby = \"bgp\"\n[bgp]\nbeside = \"table.txt\"\n",
+             [routes]\ncount = 256\nby = \"bgp\"\n[bgp]\nadditional_routes = \"table.txt\"\n",
         )
         .unwrap();
         let mut read = BgpTable::new();

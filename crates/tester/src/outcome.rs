@@ -41,7 +41,7 @@ pub(super) fn outcome(
         quantity: quantity.into(),
         unit: unit.into(),
         layer: String::new(),
-        asked: requested,
+        requested,
         achieved,
     };
     let router_delay = |delay: u64| delay.saturating_sub(own_delay.0);

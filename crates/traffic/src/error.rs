@@ -117,9 +117,9 @@ impl fmt::Display for FlowProblem {
             FlowProblem::PacketSize { bytes, limit } => {
                 write!(f, "packets of {bytes} bytes are too large; the maximum is {limit}")
             }
-            FlowProblem::AboveLimit { requested_bps: asked_bps, limit_bps } => write!(
+            FlowProblem::AboveLimit { requested_bps, limit_bps } => write!(
                 f,
-                "{asked_bps:.0} bit/s exceeds the limit of {limit_bps} bit/s toward a host without an agent; lower the rate, or \
+                "{requested_bps:.0} bit/s exceeds the limit of {limit_bps} bit/s toward a host without an agent; lower the rate, or \
                  raise the flow's limit"
             ),
             FlowProblem::CongestionControl(name) => write!(

@@ -210,7 +210,7 @@ impl QuicFlow {
             name: self.name,
             sends,
             gaps: records.punctuality.gaps(),
-            schedule: (sends && schedule.asked > 1).then_some(schedule),
+            schedule: (sends && schedule.requested > 1).then_some(schedule),
             bins: records.ledger.into_bins(),
             tcp: records.samples,
             last_bytes_ns: records.last_bytes.map(|at| at.0),

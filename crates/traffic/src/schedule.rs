@@ -70,7 +70,7 @@ impl ScheduleStatistics {
     pub fn schedule(&self) -> Schedule {
         let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 1.0 };
         Schedule {
-            asked: self.requested.packets,
+            requested: self.requested.packets,
             sent: self.sent.packets,
             rate_error: self.rate_error(),
             gaps_within_5_percent: share(self.accurate_gaps, self.gaps_requested),
@@ -83,14 +83,14 @@ impl ScheduleStatistics {
         let schedule = self.schedule();
         let is_off_schedule = schedule.rate_error.abs() > RATE_TOLERANCE
             && self.requested.packets > 1
-            && schedule.sent < schedule.asked
+            && schedule.sent < schedule.requested
             || schedule.late_ns.1 > LATE_TOLERANCE_NS;
         is_off_schedule.then(|| {
             format!(
                 "the sender did not keep its schedule: {} of {} packets sent, rate error {:+.2} %, 99th percentile of \
                  lateness {:.1} ms",
                 schedule.sent,
-                schedule.asked,
+                schedule.requested,
                 schedule.rate_error * 100.0,
                 schedule.late_ns.1 as f64 / 1e6
             )
@@ -142,7 +142,7 @@ mod tests {
             punctuality.record_sent(due, Instant(due.0 + late), 1000);
         }
         let schedule = punctuality.schedule();
-        assert_eq!((schedule.asked, schedule.sent), (101, 101));
+        assert_eq!((schedule.requested, schedule.sent), (101, 101));
         assert!(schedule.rate_error.abs() < 1e-12);
         assert!((schedule.gaps_within_5_percent - 0.98).abs() < 1e-12);
         assert!((10_000..10_010).contains(&schedule.late_ns.0), "three digits");

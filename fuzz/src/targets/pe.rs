@@ -94,7 +94,7 @@ static ROUTER: LazyLock<PeConfig> = LazyLock::new(|| {
             vpn = "vpn{number}"
             interface = "customers"
             vlan = {}
-            station = "02:00:00:00:00:04"
+            mac = "02:00:00:00:00:04"
             address = ["10.0.0.254/24", "fd00::fe/32"]
             "#,
             2000 + number,

@@ -17,7 +17,7 @@ class Progress:
     """Finished runs, including those of earlier parts."""
     total: int
     """Total runs."""
-    under_way: float
+    in_progress: float
     """Sum of the progress of runs in progress, in runs: 0.5 is half a run. 0 with ``engine="ray"``."""
     left_s: float | None
     """Estimated remaining seconds, if known."""
@@ -64,9 +64,9 @@ def bar() -> Iterator[Listener]:
     layout = "{percentage:3.0f} %|{bar}| {desc} {elapsed}{postfix}"
     with tqdm(leave=False, bar_format=layout) as progress_bar:
 
-        def listener(done: int, total: int, under_way: float, left_s: float | None, doing: str) -> None:
+        def listener(done: int, total: int, in_progress: float, left_s: float | None, doing: str) -> None:
             progress_bar.total = total
-            progress_bar.n = done + under_way
+            progress_bar.n = done + in_progress
             progress_bar.set_description_str(f"{done} of {total} runs,", refresh=False)
             left = "" if left_s is None else f"{progress_bar.format_interval(left_s)} left"
             progress_bar.set_postfix_str(", ".join(filter(None, (left, doing))), refresh=False)

@@ -54,9 +54,9 @@ export interface Agent {
   host: string;
   version: string;
   state: 'never-seen' | 'offline' | 'idle' | 'taken';
-  seen_s_ago?: number;
+  last_seen_s?: number;
   clock_error_s?: number;
-  clock_kept?: boolean;
+  is_clock_synchronized?: boolean;
   certificate_expires_s: number;
 }
 
@@ -82,7 +82,7 @@ export interface Status {
   exit?: number;
   done: number;
   total: number;
-  under_way: number;
+  in_progress: number;
   left_s?: number;
   doing: string;
 }

@@ -415,7 +415,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(await other.getByRole('alert').textContent()).toContain('not at work');
     // What a fleet's controller would tell of two agents.
     await other.route('**/api/agents', (r) => r.fulfill({ json: { exists: true, served: true, agents: [
-      { name: EVIL, labels: ['paris'], host: 'p1', version: '0.1.0', state: 'idle', seen_s_ago: 0.4, clock_error_s: 0.00012, clock_kept: false, certificate_expires_s: Date.now() / 1000 + 3600 },
+      { name: EVIL, labels: ['paris'], host: 'p1', version: '0.1.0', state: 'idle', last_seen_s: 0.4, clock_error_s: 0.00012, is_clock_synchronized: false, certificate_expires_s: Date.now() / 1000 + 3600 },
       { name: 'edge-2', labels: [], host: '', version: '', state: 'never-seen', certificate_expires_s: 0 },
     ] } }));
     await other.reload();
@@ -544,7 +544,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const context = await stage.browser.newContext({ viewport: { width: 1400, height: 900 } });
     const page = await context.newPage();
     await page.route('**/api/runs/7/news?*', sixty());
-    await page.route('**/api/runs/7', (r) => r.fulfill({ json: { id: 7, title: 'Sixty', scenario: 's.toml', version: 1, stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows', cells: [''], weights: [{}] } }));
+    await page.route('**/api/runs/7', (r) => r.fulfill({ json: { id: 7, title: 'Sixty', scenario: 's.toml', version: 1, stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, in_progress: 0.1, doing: 'flows', cells: [''], weights: [{}] } }));
     await page.goto(new URL('/runs/7', server.address).href);
     await page.locator('figure canvas').first().waitFor();
     const tools = await context.newCDPSession(page);
@@ -588,7 +588,7 @@ function framesIn(page: Page, span: number): Promise<number> {
 function sixty(): (route: Route) => Promise<void> {
   const series = Array.from({ length: 60 }, (_, i) => ({ metric: 'flow.throughput', unit: 'bit/s', layer: 'payload', subject: `flow[${i}]` }));
   const value = (i: number, bin: number) => 1e6 * (1 + i / 30 + Math.sin(bin / 9 + i));
-  const status = { id: 7, version: 1, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, under_way: 0.1, doing: 'flows' };
+  const status = { id: 7, version: 1, title: 'Sixty', scenario: 's.toml', stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, in_progress: 0.1, doing: 'flows' };
   const begin = performance.now();
   return async (route) => {
     const after = new URL(route.request().url()).searchParams.get('after')!;

@@ -297,7 +297,7 @@ pub struct PrepareRequest {
     pub assignment: ::prost::alloc::vec::Vec<u8>,
     /// Set if Progress is to report completed bins.
     #[prost(bool, tag = "5")]
-    pub tell_bins: bool,
+    pub report_bins: bool,
     /// Consents of the receivers of the agent's flows.
     #[prost(message, repeated, tag = "6")]
     pub consents: ::prost::alloc::vec::Vec<Consent>,

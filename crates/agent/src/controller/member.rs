@@ -115,8 +115,8 @@ impl AgentConnection {
     }
 
     /// Sets the run for which the agent may report bins. Called before the agent prepares the run.
-    pub fn expect_bins(&self, run: u64, assignment: &Assignment, tell_bins: bool) {
-        *lock(&self.reported) = ReportedBins::of(run, assignment, tell_bins);
+    pub fn expect_bins(&self, run: u64, assignment: &Assignment, report_bins: bool) {
+        *lock(&self.reported) = ReportedBins::of(run, assignment, report_bins);
     }
 
     /// Returns the maximum size of the agent's report for the run, bytes.
@@ -231,7 +231,7 @@ struct ReportedBins {
 }
 
 impl ReportedBins {
-    fn of(run: u64, assignment: &Assignment, tell_bins: bool) -> ReportedBins {
+    fn of(run: u64, assignment: &Assignment, report_bins: bool) -> ReportedBins {
         let bins_each = assignment.duration.0.div_ceil(assignment.interval.0.max(1));
         let all = assignment.flows.len() as u64 * bins_each;
         let vpns = if assignment.edge.is_some() { MAX_VPNS * bins_each } else { 0 };
@@ -244,7 +244,7 @@ impl ReportedBins {
             flows: assignment.flows.iter().map(|flow| flow.id).collect(),
             bins_each: u32::try_from(bins_each).unwrap_or(u32::MAX),
             windows: assignment.watch.iter().map(|flow| flow.subject.clone()).collect(),
-            left: match tell_bins {
+            left: match report_bins {
                 // Both halves of a one-ended flow report each bin.
                 true => [2 * (all + assignment.flows.len() as u64), windows, vpns],
                 false => [0; 3],

@@ -69,7 +69,7 @@ pub struct ControlledAgents {
     /// Index of each agent by name.
     by_name: BTreeMap<String, usize>,
     run: u64,
-    tell_bins: bool,
+    report_bins: bool,
     /// Indices of the agents that take part in the run.
     taking_part: Vec<usize>,
     length: Duration,
@@ -140,7 +140,7 @@ impl ControlledAgents {
             members,
             by_name,
             run: 0,
-            tell_bins: false,
+            report_bins: false,
             taking_part: Vec::new(),
             length: Duration::ZERO,
             epoch: NOT_STARTED,
@@ -157,16 +157,16 @@ impl ControlledAgents {
         self.add_agents(assignments).map(drop)
     }
 
-    /// Creates another run, without agents. Completed bins are reported during the run if `tell_bins` is set.
-    pub fn new_run(&mut self, tell_bins: bool) {
-        self.new_run_numbered(self.run + 1, tell_bins);
+    /// Creates another run, without agents. Completed bins are reported during the run if `report_bins` is set.
+    pub fn new_run(&mut self, report_bins: bool) {
+        self.new_run_numbered(self.run + 1, report_bins);
     }
 
     /// Creates a run like [`new_run`](ControlledAgents::new_run), with a number greater than that of any earlier run of
     /// the agents.
-    pub fn new_run_numbered(&mut self, run: u64, tell_bins: bool) {
+    pub fn new_run_numbered(&mut self, run: u64, report_bins: bool) {
         self.run = run;
-        self.tell_bins = tell_bins;
+        self.report_bins = report_bins;
         self.consents.clear();
         self.epoch = NOT_STARTED;
         self.conduct = None;

@@ -72,11 +72,11 @@ impl ControlledAgents {
                 run: self.run,
                 task_version: task::VERSION,
                 assignment: serde_json::to_vec(assignment).expect("assignments have string keys only"),
-                tell_bins: self.tell_bins,
+                report_bins: self.report_bins,
                 consents: self.consents_for(assignment),
             };
             let member = self.members[index].clone();
-            member.expect_bins(self.run, assignment, self.tell_bins);
+            member.expect_bins(self.run, assignment, self.report_bins);
             calls.push(async move {
                 let mut client = member.client.clone();
                 member.answer(PREPARE_TIMEOUT, client.prepare(request)).await

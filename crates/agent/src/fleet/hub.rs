@@ -6,8 +6,8 @@
 //! disconnected at once, even during a run.
 
 use super::authority::{Authority, agent_name_of};
-use super::enrollment::EnrollmentService as Enrolment;
-use super::enrollment::generated::enrolment_server::EnrolmentServer;
+use super::enrollment::EnrollmentService as Enrollment;
+use super::enrollment::generated::enrollment_server::EnrollmentServer;
 use super::folder::file_error;
 use super::folder::{FleetFolder, now_ns, now_s};
 use super::metrics::{self, HubCounts, count};
@@ -346,7 +346,7 @@ async fn identify_client(
 /// Serves a host that joins, or an agent that renews its certificate.
 async fn enrol(shared: Arc<HubShared>, stream: TlsConnection, agent: Option<String>) {
     let from = stream.peer().remote;
-    let service = Enrolment {
+    let service = Enrollment {
         fleet: shared.fleet.clone(),
         authority: Arc::clone(&shared.authority),
         agent,
@@ -355,7 +355,7 @@ async fn enrol(shared: Arc<HubShared>, stream: TlsConnection, agent: Option<Stri
         log: Arc::clone(&shared.log),
     };
     let incoming = tokio_stream::once(Ok::<_, io::Error>(stream)).chain(tokio_stream::pending());
-    let service = EnrolmentServer::new(service).max_decoding_message_size(MAX_ENROLLMENT_BYTES);
+    let service = EnrollmentServer::new(service).max_decoding_message_size(MAX_ENROLLMENT_BYTES);
     let server = tonic::transport::Server::builder().serve_with_incoming(service, incoming);
     // A client that takes longer has to start again.
     let _ = timeout(HANDSHAKE_TIMEOUT, server).await;

@@ -3,7 +3,7 @@
 
 use super::authority::{TlsIdentity, read_certificate, request};
 use super::consent::Signer;
-use super::enrollment::generated::enrolment_client::EnrolmentClient;
+use super::enrollment::generated::enrollment_client::EnrollmentClient;
 use super::enrollment::generated::{JoinRequest, RenewRequest};
 use super::folder::file_error;
 use super::folder::now_s;
@@ -111,7 +111,7 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, S
             channel_over(stream, "controller", Instant::now() + DIAL_TIMEOUT).await.map_err(failed)?;
         let request =
             JoinRequest { secret: token.secret().to_vec(), request, tool: env!("CARGO_PKG_VERSION").into() };
-        let mut client = EnrolmentClient::new(channel);
+        let mut client = EnrollmentClient::new(channel);
         let reply =
             timeout(DIAL_TIMEOUT, client.join(request)).await.map_err(|_| failed("no answer".into()))?;
         let reply = reply.map_err(|status| failed(status.message().to_owned()))?.into_inner();
@@ -367,7 +367,7 @@ impl ControllerDialer {
         let stream = dial(&dialler, &self.membership.address).await?;
         let channel = channel_over(stream, "controller", Instant::now() + DIAL_TIMEOUT).await?;
         let (key, request) = request().map_err(|error| error.to_string())?;
-        let mut client = EnrolmentClient::new(channel);
+        let mut client = EnrollmentClient::new(channel);
         let reply =
             timeout(DIAL_TIMEOUT, client.renew(RenewRequest { request })).await.map_err(|_| "no answer")?;
         let reply = reply.map_err(|status| status.message().to_owned())?.into_inner();

@@ -225,11 +225,11 @@ fn load_shortfall(
         return None;
     }
     let schedule = flow.sent.as_ref()?.schedule?;
-    let missed = 1.0 - schedule.sent as f64 / schedule.asked.max(1) as f64;
+    let missed = 1.0 - schedule.sent as f64 / schedule.requested.max(1) as f64;
     (missed > LOAD_TOLERANCE).then(|| {
         format!(
             "flow {}: the sender sent only {} of {} packets, so the requested load was not offered",
-            flow.name, schedule.sent, schedule.asked
+            flow.name, schedule.sent, schedule.requested
         )
     })
 }

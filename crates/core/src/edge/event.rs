@@ -42,7 +42,7 @@ pub enum EdgeEvent {
         /// Sequence number of the query.
         sequence: u32,
         /// Time at which the query was sent.
-        asked_at: u64,
+        query_sent_at: u64,
         /// Data packets sent before the query.
         packets_sent: u64,
         /// Data packets the egress PE had received by then.
@@ -115,7 +115,7 @@ impl EdgeEvent {
             at: at.0,
             flow: flow as u32,
             sequence: reply.query.sequence,
-            asked_at: reply.query.sent_at.0,
+            query_sent_at: reply.query.sent_at.0,
             packets_sent: reply.query.packets_sent,
             received: reply.packets_received,
             marked: reply.packets_marked,
@@ -132,11 +132,12 @@ impl EdgeEvent {
 
     /// Returns the reply, if this is the event of one.
     pub fn as_reply(&self) -> Option<Reply> {
-        let EdgeEvent::Reply { sequence, asked_at, packets_sent, received, marked, held, .. } = *self else {
+        let EdgeEvent::Reply { sequence, query_sent_at, packets_sent, received, marked, held, .. } = *self
+        else {
             return None;
         };
         Some(Reply {
-            query: Query { sequence, sent_at: Instant(asked_at), packets_sent },
+            query: Query { sequence, sent_at: Instant(query_sent_at), packets_sent },
             packets_received: received,
             packets_marked: marked,
             residence_time: Duration(held),

@@ -105,7 +105,7 @@ pub struct Ingress<P> {
     impossible: u8,
     last_query: Instant,
     /// Time of the first query since the last reply; `NEVER` if there was none.
-    asked_since: Instant,
+    unanswered_since: Instant,
     last_progress: Instant,
     next_paced: Instant,
 }
@@ -140,7 +140,7 @@ impl<P> Ingress<P> {
             received_offset: 0,
             impossible: 0,
             last_query: Instant::ZERO,
-            asked_since: Instant::NEVER,
+            unanswered_since: Instant::NEVER,
             last_progress: Instant::ZERO,
             next_paced: Instant::ZERO,
         }
@@ -206,7 +206,7 @@ impl<P> Ingress<P> {
         self.answered = query.sequence.wrapping_add(1);
         self.round_trip.sample(now.since(query.sent_at) - reply.residence_time);
         self.last_progress = now;
-        self.asked_since = Instant::NEVER;
+        self.unanswered_since = Instant::NEVER;
 
         let confirmed = received - self.counters.received;
         let settled = query.packets_sent.saturating_sub(self.settled);
@@ -340,13 +340,13 @@ impl<P> Ingress<P> {
 
     #[inline]
     fn is_silent(&self, config: &I2vfcConfig) -> bool {
-        self.last_query.since(self.asked_since) >= config.silence.after
+        self.last_query.since(self.unanswered_since) >= config.silence.after
     }
 
     /// Returns the time of the first unanswered query, if the egress PE has been silent for longer than
     /// [`Silence::after`](super::Silence::after).
     pub fn silent_since(&self, config: &I2vfcConfig) -> Option<Instant> {
-        self.is_silent(config).then_some(self.asked_since)
+        self.is_silent(config).then_some(self.unanswered_since)
     }
 
     /// Returns the minimum window: the packets in flight at the minimum rate, plus those not yet reported on.
@@ -388,7 +388,7 @@ impl<P> Ingress<P> {
         self.counters.queries += 1;
         self.since_query = 0;
         self.last_query = now;
-        self.asked_since = self.asked_since.min(now);
+        self.unanswered_since = self.unanswered_since.min(now);
         query
     }
 

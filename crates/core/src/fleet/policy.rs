@@ -122,7 +122,7 @@ impl Policy {
         if let Some(longest) = self.max_duration.filter(|longest| request.duration > *longest) {
             let (asked, allowed) = (request.duration.as_secs_f64(), longest.as_secs_f64());
             let reason = format!("the run takes {asked} s; this agent's policy allows {allowed} s");
-            return refuse_run(reason, "reduce `duration`, or raise `longest` in the policy");
+            return refuse_run(reason, "reduce `duration`, or raise `max_duration` in the policy");
         }
         if let Some(router) = &request.router {
             self.router(router).map_err(|refusal| (None, refusal))?;
@@ -374,7 +374,7 @@ mod tests {
         let with = |means| FlowRequest { role: means, ..flow.clone() };
         for (request, expected) in [
             (RunRequest { controller: "other", ..request(vec![]) }, "controllers"),
-            (RunRequest { duration: Duration::from_secs(61), ..request(vec![]) }, "longest"),
+            (RunRequest { duration: Duration::from_secs(61), ..request(vec![]) }, "max_duration"),
             (RunRequest { router: Some(RouterRequest::default()), ..request(vec![]) }, "routers"),
             (RunRequest { tcp_events: true, ..request(vec![]) }, "tcp_events"),
             (request(vec![flow.clone(), flow.clone(), flow.clone()]), "`rate`"),

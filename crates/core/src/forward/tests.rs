@@ -52,7 +52,7 @@ fn entry(number: u32, ttl: u8) -> LabelStackEntry {
     LabelStackEntry { label: label(number), traffic_class: 3, bottom: false, ttl }
 }
 
-fn labelled(entries: &[LabelStackEntry], beneath: &[u8]) -> Vec<u8> {
+fn labeled(entries: &[LabelStackEntry], beneath: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; entries.len() * ENTRY];
     netstage_wire::mpls::write_stack(entries, &mut bytes).unwrap();
     bytes.extend(beneath);
@@ -162,17 +162,17 @@ fn push_swap_and_pop_set_the_ttl_in_both_models() {
     }
     let setup = Setup::new(&[&[1001], &[1002, 1003], &[]], TunnelModel::Uniform);
     let inner = v4([10, 1, 0, 1], 64, 1);
-    let (_, _, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(101, 40), entry(77, 50)], &inner));
+    let (_, _, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&[entry(101, 40), entry(77, 50)], &inner));
     assert_eq!(read(&bytes), (vec![(1001, 39, 3), (77, 50, 3)], &inner[..]));
-    let (_, _, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(102, 40)], &inner));
+    let (_, _, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&[entry(102, 40)], &inner));
     assert_eq!(read(&bytes), (vec![(1002, 39, 3), (1003, 39, 3)], &inner[..]));
     // At the penultimate router the payload leaves, with a lower TTL only in the uniform model.
     for (number, ttl) in [(103, 39), (203, 64)] {
-        let (_, kind, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(number, 40)], &inner));
+        let (_, kind, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&[entry(number, 40)], &inner));
         assert_eq!(kind, PacketProtocol::V4);
         is_whole(&bytes, ttl);
         let (_, kind, bytes) =
-            setup.sent(PacketProtocol::Mpls, &labelled(&[entry(number, 40), entry(77, 60)], &inner));
+            setup.sent(PacketProtocol::Mpls, &labeled(&[entry(number, 40), entry(77, 60)], &inner));
         assert_eq!(
             (kind, read(&bytes).0),
             (PacketProtocol::Mpls, vec![(77, if ttl == 64 { 60 } else { 39 }, 3)])
@@ -193,19 +193,19 @@ fn the_payload_of_a_popped_label_is_forwarded() {
         (vec![entry(301, 40), entry(301, 50)], 63),
         (vec![entry(7, 40), entry(99_999, 40), entry(300, 30)], 29),
     ] {
-        let (hop, kind, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&labels, &inner));
+        let (hop, kind, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&labels, &inner));
         assert_eq!((hop, kind), (0, PacketProtocol::V4), "{labels:?}");
         is_whole(&bytes, ttl);
     }
     let six = v6([0x2001, 0xdb8, 2, 0, 0, 0, 0, 1], 64);
-    let (hop, _, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(300, 40), entry(2, 50)], &six));
+    let (hop, _, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&[entry(300, 40), entry(2, 50)], &six));
     assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 39, 0)]));
     is_whole(read(&bytes).1, 39);
     // IPv6 without a separate label in an LSP that ends with the explicit null of IPv4; the reverse is an
     // error.
-    let (hop, _, bytes) = setup.sent(PacketProtocol::Mpls, &labelled(&[entry(0, 50)], &six));
+    let (hop, _, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&[entry(0, 50)], &six));
     assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 49, 0)]));
-    let (verdict, _) = setup.forward(PacketProtocol::Mpls, &labelled(&[entry(2, 40)], &inner));
+    let (verdict, _) = setup.forward(PacketProtocol::Mpls, &labeled(&[entry(2, 40)], &inner));
     assert_eq!(verdict, ForwardingVerdict::Drop(DropReason::Malformed));
 }
 
@@ -221,13 +221,13 @@ fn discarded_packets_have_a_reason() {
         (vec![entry(300, 40), entry(101, 1)], ForwardingVerdict::Reject(ReportableError::TtlExceeded)),
         (vec![entry(0, 40); 17], ForwardingVerdict::Drop(DropReason::TooDeep)),
     ] {
-        let bytes = labelled(&labels, &inner);
+        let bytes = labeled(&labels, &inner);
         let (actual, after) = setup.forward(PacketProtocol::Mpls, &bytes);
         assert_eq!(actual, verdict, "{labels:?}");
         assert!(!matches!(actual, ForwardingVerdict::Reject(_)) || after == bytes);
     }
     // The label was not advertised on the other interface.
-    let mut buffer = labelled(&[entry(101, 40)], &inner);
+    let mut buffer = labeled(&[entry(101, 40)], &inner);
     let mut packet = BufferedPacket { bytes: &mut buffer, start: 0, kind: PacketProtocol::Mpls };
     assert_eq!(setup.router.forward(&mut packet, 1), ForwardingVerdict::Drop(DropReason::Unexpected));
     // Without room before the packet, no label is pushed.
@@ -251,7 +251,7 @@ fn packets_above_the_mtu_are_fragmented_or_rejected() {
         setup.forward(PacketProtocol::V6, &six).0,
         ForwardingVerdict::Reject(ReportableError::TooBig(96))
     );
-    let bytes = labelled(&[entry(101, 40), entry(77, 40)], &six);
+    let bytes = labeled(&[entry(101, 40), entry(77, 40)], &six);
     assert_eq!(
         setup.forward(PacketProtocol::Mpls, &bytes).0,
         ForwardingVerdict::Reject(ReportableError::TooBig(92))
@@ -273,7 +273,7 @@ fn each_flow_keeps_its_hop_and_flows_spread_over_all_hops() {
         assert_eq!(setup.sent(PacketProtocol::V4, &packet).0, hop);
         counts[0][hop as usize] += 1;
         let entropy = [entry(500, 40), entry(7, 0), entry(16 + u32::from(port), 0)];
-        counts[1][setup.sent(PacketProtocol::Mpls, &labelled(&entropy, &[0x45; 40])).0 as usize] += 1;
+        counts[1][setup.sent(PacketProtocol::Mpls, &labeled(&entropy, &[0x45; 40])).0 as usize] += 1;
     }
     assert!(counts.iter().flatten().all(|count| (140..260).contains(count)), "{counts:?}");
 }
@@ -289,7 +289,7 @@ proptest! {
         let setup = Setup::new(&[&[1001, 1002], &[]], TunnelModel::Uniform);
         let entries: Vec<LabelStackEntry> = labels.iter().map(|(number, ttl)| entry(number & 0xf_ffff, *ttl)).collect();
         let beneath = if ip { v4([10, 1, 0, 1], 64, 1) } else { tail };
-        let bytes = labelled(&entries, &beneath);
+        let bytes = labeled(&entries, &beneath);
         let (verdict, after) = setup.forward([PacketProtocol::V4, PacketProtocol::V6, PacketProtocol::Mpls][kind], &bytes);
         if let ForwardingVerdict::Reject(_) = verdict {
             prop_assert_eq!(after, bytes);

@@ -262,19 +262,19 @@ impl TrialResult {
         if self.sent == 0 || self.sending == Duration::ZERO {
             return Some(TesterFault::NothingSent);
         }
-        let (asked, offered) = (trial.load, self.offered());
-        if offered.0 < asked.0 * (1.0 - tolerance) {
-            return Some(TesterFault::GeneratorShort { asked, offered });
+        let (requested, offered) = (trial.load, self.offered());
+        if offered.0 < requested.0 * (1.0 - tolerance) {
+            return Some(TesterFault::GeneratorShort { requested, offered });
         }
-        if offered.0 > asked.0 * (1.0 + tolerance) {
-            return Some(TesterFault::GeneratorFast { asked, offered });
+        if offered.0 > requested.0 * (1.0 + tolerance) {
+            return Some(TesterFault::GeneratorFast { requested, offered });
         }
         let complete = trial.packets() as f64 * (1.0 - tolerance);
         if (self.sent as f64) < libm::floor(complete) {
-            return Some(TesterFault::GeneratorStopped { asked: trial.packets(), sent: self.sent });
+            return Some(TesterFault::GeneratorStopped { requested: trial.packets(), sent: self.sent });
         }
         (self.receiver_dropped > 0)
-            .then_some(TesterFault::ReceiverDropped { asked, packets: self.receiver_dropped })
+            .then_some(TesterFault::ReceiverDropped { requested, packets: self.receiver_dropped })
     }
 }
 
@@ -287,28 +287,28 @@ pub enum TesterFault {
     /// Offered load below the requested load.
     GeneratorShort {
         /// Requested load.
-        asked: OfferedLoad,
+        requested: OfferedLoad,
         /// Offered load.
         offered: OfferedLoad,
     },
     /// Offered load above the requested load.
     GeneratorFast {
         /// Requested load.
-        asked: OfferedLoad,
+        requested: OfferedLoad,
         /// Offered load.
         offered: OfferedLoad,
     },
     /// Sending at the requested load that ended early.
     GeneratorStopped {
         /// Requested number of packets.
-        asked: u64,
+        requested: u64,
         /// Packets sent.
         sent: u64,
     },
     /// Packets delivered by the path but dropped by the receiver's host.
     ReceiverDropped {
         /// Requested load.
-        asked: OfferedLoad,
+        requested: OfferedLoad,
         /// Number of packets dropped.
         packets: u64,
     },
@@ -375,10 +375,10 @@ impl Referee {
         self.repeated = 0;
         match fault {
             TesterFault::GeneratorShort { .. } => Admission::Lowered(max_offered),
-            TesterFault::ReceiverDropped { asked, .. } => {
+            TesterFault::ReceiverDropped { requested, .. } => {
                 // Lower the load by at least 1 %, so that a search always ends.
                 let kept = (result.received as f64 / result.sent as f64).min(0.99);
-                Admission::Lowered(OfferedLoad(asked.0 * kept))
+                Admission::Lowered(OfferedLoad(requested.0 * kept))
             }
             TesterFault::NothingSent
             | TesterFault::GeneratorFast { .. }
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!((result.lost(), result.loss_ratio()), (10, 0.01));
         assert_eq!(
             result.fault(&trial(100.0), 0.01),
-            Some(TesterFault::ReceiverDropped { asked: OfferedLoad(100.0), packets: 30 })
+            Some(TesterFault::ReceiverDropped { requested: OfferedLoad(100.0), packets: 30 })
         );
     }
 
@@ -452,7 +452,7 @@ mod tests {
         let stopped = TrialResult { sending: Duration::from_secs(5), ..sent(500, 500) };
         assert_eq!(
             stopped.fault(&trial(100.0), 0.01),
-            Some(TesterFault::GeneratorStopped { asked: 1000, sent: 500 })
+            Some(TesterFault::GeneratorStopped { requested: 1000, sent: 500 })
         );
     }
 

@@ -66,7 +66,7 @@ pub struct VethOptions {
     /// Length in frames of the queue used by queueing disciplines; veth has no queue of its own.
     pub tx_queue_len: u32,
     /// Resolve neighbors by ARP and neighbor discovery. If disabled, the kernel sends no such packets, and
-    /// neighbors are added by [`Netlink::add_neighbour`].
+    /// neighbors are added by [`Netlink::add_neighbor`].
     pub resolve_neighbors: bool,
 }
 

@@ -18,13 +18,13 @@ const BUFFER: usize = 64 << 20;
 /// Multicast groups of rtnetlink(7).
 const GROUPS: [u32; 7] = {
     const LINK: u32 = 1;
-    const NEIGHBOUR: u32 = 3;
+    const NEIGHBOR: u32 = 3;
     const V4_ADDRESS: u32 = 5;
     const V4_ROUTE: u32 = 7;
     const V6_ADDRESS: u32 = 9;
     const V6_ROUTE: u32 = 11;
     const MPLS_ROUTE: u32 = 27;
-    [LINK, NEIGHBOUR, V4_ADDRESS, V4_ROUTE, V6_ADDRESS, V6_ROUTE, MPLS_ROUTE]
+    [LINK, NEIGHBOR, V4_ADDRESS, V4_ROUTE, V6_ADDRESS, V6_ROUTE, MPLS_ROUTE]
 };
 
 /// Change notified by the kernel.
@@ -70,7 +70,7 @@ impl Netlink {
     /// Returns all known neighbors by link and address.
     pub fn neighbors(&mut self) -> Result<Vec<(u32, IpAddr, KernelNeighbor)>, NetlinkError> {
         let request = Message::GetNeighbour(NeighbourMessage::default());
-        let answers = self.request(request, NLM_F_DUMP, || "list neighbours".into())?;
+        let answers = self.request(request, NLM_F_DUMP, || "list neighbors".into())?;
         Ok(answers.iter().filter_map(|answer| neighbor_entry(answer, false)).collect())
     }
 }

@@ -85,7 +85,7 @@ enum What {
     /// Labels, in the syntax of route files
     Lfib,
     /// Neighbors and their MAC addresses
-    Neighbours,
+    Neighbors,
     /// Packet and event counters
     Counters,
 }
@@ -251,9 +251,9 @@ fn labels(show: &Show) -> Result<io::Result<()>, Failure> {
 
 fn shown(what: What, state: &RouterState) -> String {
     let parts = match what {
-        What::Neighbours => vec![neighbours(state)],
+        What::Neighbors => vec![neighbors(state)],
         What::Counters => vec![counters(state)],
-        _ => vec![interfaces(state), neighbours(state), counters(state)],
+        _ => vec![interfaces(state), neighbors(state), counters(state)],
     };
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     parts.join("\n")
@@ -287,11 +287,11 @@ fn interfaces(state: &RouterState) -> String {
     format!("{counted}, {forwarded}\n{rejected}\n{}", table.text())
 }
 
-fn neighbours(state: &RouterState) -> String {
+fn neighbors(state: &RouterState) -> String {
     let mut table = Table::new(&["neighbor", "interface", "MAC address"]);
-    for neighbour in &state.neighbours {
-        let mac = neighbour.station.clone().unwrap_or_else(|| "unknown".into());
-        table.row([neighbour.address.clone(), neighbour.interface.clone(), mac]);
+    for neighbor in &state.neighbors {
+        let mac = neighbor.mac.clone().unwrap_or_else(|| "unknown".into());
+        table.row([neighbor.address.clone(), neighbor.interface.clone(), mac]);
     }
     table.text()
 }

@@ -37,13 +37,13 @@ pub struct Agent {
     pub is_up: bool,
     /// Seconds since the last message from the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    seen_s_ago: Option<f64>,
+    last_seen_s: Option<f64>,
     /// Maximum error of the clock offset, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_error_s: Option<f64>,
     /// The wall clock is synchronized (NTP or PTP) according to the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
-    clock_kept: Option<bool>,
+    is_clock_synchronized: Option<bool>,
     /// Expiration time of the certificate, seconds since 1970.
     pub certificate_expires_s: u64,
 }
@@ -82,9 +82,9 @@ impl From<AgentStatus> for Agent {
                 Does::Taken => "taken",
             },
             is_up: matches!(status.state, Does::Idle | Does::Taken),
-            seen_s_ago: status.last_seen_ns.map(|at| (now - at as f64 / 1e9).max(0.0)),
+            last_seen_s: status.last_seen_ns.map(|at| (now - at as f64 / 1e9).max(0.0)),
             clock_error_s: status.clock.map(|clock| clock.error_ns as f64 / 1e9),
-            clock_kept: status.wall_clock.map(|(kept, _)| kept),
+            is_clock_synchronized: status.wall_clock.map(|(kept, _)| kept),
             name: status.name,
             labels: status.labels,
             host: status.host,

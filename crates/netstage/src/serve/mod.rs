@@ -149,7 +149,7 @@ fn router(server: SharedState) -> Router {
         .route("/api/check", post(scenarios::check))
         .route("/api/runs", get(runs::list).post(runs::start))
         .route("/api/runs/{id}", get(runs::read).delete(runs::stop))
-        .route("/api/runs/{id}/news", get(runs::news))
+        .route("/api/runs/{id}/updates", get(runs::updates))
         .route("/api/runs/{id}/events", get(runs::events))
         .route("/api/agents", get(agents::list))
         .route("/api/records", get(records::list))

@@ -66,14 +66,14 @@ pub struct StudyUpdate {
     /// Status.
     status: Status,
     /// Events since the previous response.
-    told: Vec<RunEvent>,
+    events: Vec<RunEvent>,
     /// Value of `after` for the next request.
     next: String,
 }
 
 /// Returns the updates of a study since the previous request. Polling needs no open connection; browsers limit the
 /// connections per host, which several pages would exhaust.
-pub async fn news(
+pub async fn updates(
     State(shared): State<SharedState>,
     PathParameter(id): PathParameter<u64>,
     QueryParameters(PollQuery { after }): QueryParameters<PollQuery>,
@@ -90,9 +90,9 @@ pub async fn news(
     if position.version == Some(study.version()) {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let (status, told) = study.news(&mut position.cursor);
+    let (status, events) = study.updates(&mut position.cursor);
     position.version = Some(status.version);
-    Ok(Json(StudyUpdate { status, told, next: position.to_string() }).into_response())
+    Ok(Json(StudyUpdate { status, events, next: position.to_string() }).into_response())
 }
 
 /// Position of a client that polls: cursor and version of the last status, as text `CURSOR@VERSION`.
@@ -123,7 +123,7 @@ impl FromStr for PollPosition {
     }
 }
 
-/// Streams the events of a study: `status`, `told` for events of its runs, and `over` at the end.
+/// Streams the events of a study: `status`, `run` for events of its runs, and `over` at the end.
 pub async fn events(
     State(shared): State<SharedState>,
     PathParameter(id): PathParameter<u64>,
@@ -141,9 +141,9 @@ async fn send_events(study: &ServedStudy, events: &mpsc::Sender<Event>) -> Optio
     let event = |kind: &str, data: String| Event::default().event(kind).data(data);
     loop {
         version.borrow_and_update();
-        let (status, news) = study.news(&mut cursor);
-        for run_event in &news {
-            events.send(event("told", as_json(run_event))).await.ok()?;
+        let (status, run_events) = study.updates(&mut cursor);
+        for run_event in &run_events {
+            events.send(event("run", as_json(run_event))).await.ok()?;
         }
         events.send(event("status", as_json(&status))).await.ok()?;
         if !status.is_running() {

@@ -82,7 +82,7 @@ pub struct Status {
     /// Total runs.
     total: usize,
     /// Sum of the progress of runs in progress, in runs.
-    under_way: f64,
+    in_progress: f64,
     /// Estimated remaining time in seconds, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_s: Option<f64>,
@@ -157,7 +157,7 @@ impl ServedStudy {
     }
 
     /// Returns the status and the events after the client's position. Once the study has ended, no more follow.
-    pub fn news(&self, cursor: &mut Cursor) -> (Status, Vec<RunEvent>) {
+    pub fn updates(&self, cursor: &mut Cursor) -> (Status, Vec<RunEvent>) {
         let now = self.now();
         (now.status.clone(), now.feed.events_after(cursor))
     }
@@ -272,7 +272,7 @@ pub fn start_study(shared: &SharedState, order: &StudyRequest) -> Result<Status,
         exit: None,
         done: 0,
         total: scenario.cells.len() * scenario.repeat as usize,
-        under_way: 0.0,
+        in_progress: 0.0,
         left_s: None,
         doing: String::new(),
     };
@@ -349,7 +349,7 @@ fn carry_out(shared: &SharedState, study: &Arc<ServedStudy>, scenario: &Scenario
         }
     }
     study.change(|now| {
-        (now.status.under_way, now.status.left_s) = (0.0, None);
+        (now.status.in_progress, now.status.left_s) = (0.0, None);
         match result {
             Ok(code) => (now.status.phase, now.status.exit) = (StudyPhase::Finished, Some(code)),
             Err(failure) => {
@@ -388,13 +388,12 @@ struct StatusObserver<'a>(&'a ServedStudy);
 
 impl Observer for StatusObserver<'_> {
     fn progress(&mut self, progress: StudyProgress) {
-        let StudyProgress { done, total, in_progress: under_way, remaining: left, activity: doing } =
-            progress;
+        let StudyProgress { done, total, in_progress, remaining: left, activity: doing } = progress;
         let left_s = left.map(|left| left.as_secs_f64());
         let after = |status: &Status| Status {
             done,
             total,
-            under_way,
+            in_progress,
             left_s,
             doing: doing.clone(),
             ..status.clone()

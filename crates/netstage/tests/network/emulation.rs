@@ -179,7 +179,8 @@ fn one_file_runs_on_both_stages() {
     assert!(mean(&emu, "link.throughput", "line.forward") > 1e6);
     assert!(emu["record"]["failures"].as_array().is_none_or(Vec::is_empty), "{}", emu["record"]["failures"]);
     let sent = |result: &Value| result["record"]["cells"][0]["totals"]["sent"].as_f64().unwrap();
-    let counts_agree = agrees(sent(&emu), sent(&sim));
+    // A receiver in Linux may acknowledge every segment (quick ACKs), the simulated one every second segment.
+    let counts_agree = agrees(sent(&emu) * 3.0 / 4.0, sent(&sim)) || agrees(sent(&emu), sent(&sim));
     let void = emu["record"]["void"].as_array().unwrap();
     if !counts_agree && !void.is_empty() {
         skip_busy(format!("{void:?}"));

@@ -26,7 +26,7 @@ const POLICY: &str = r#"
 [policy]
 controllers = ["lab"]
 rate = "50 Mbit/s"
-longest = "1 min"
+max_duration = "1 min"
 destinations = ["10.1.0.0/16"]
 interfaces = ["data"]
 "#;

@@ -155,7 +155,7 @@ fn configure(folder: &TemporaryFolder, site: usize, is_v6: bool, weight: u32) {
 
 fn is_reached(edge: &mut EdgeProcess<'_>) -> bool {
     let state = edge.client.show().unwrap();
-    state.peers.iter().all(|peer| peer.way.is_some())
+    state.peers.iter().all(|peer| peer.route.is_some())
 }
 
 fn customers_with_the_same_addresses_are_separated() {
@@ -184,7 +184,7 @@ fn customers_with_the_same_addresses_are_separated() {
             (sent, state.counters["label_unknown"], state.counters["wrong_sender"]),
             (vec![2, 2], 0, 0)
         );
-        assert_eq!(state.neighbours.iter().filter(|neighbor| neighbor.mac.is_some()).count(), 4);
+        assert_eq!(state.neighbors.iter().filter(|neighbor| neighbor.mac.is_some()).count(), 4);
         let metrics = world.edges[0].run(|| TcpStream::connect("127.0.0.1:9635")).unwrap();
         let mut metrics = metrics.unwrap();
         metrics.write_all(b"GET /metrics HTTP/1.1\r\nHost: pe\r\n\r\n").unwrap();

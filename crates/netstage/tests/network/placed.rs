@@ -21,7 +21,7 @@ const AGENTS: [&str; 4] = ["west-pe", "east-pe", "office", "factory"];
 const POLICY: &str = r#"
 [policy]
 controllers = ["lab"]
-longest = "1 min"
+max_duration = "1 min"
 destinations = ["10.0.0.0/8", "239.192.0.0/14"]
 interfaces = ["wan", "customers", "data"]
 routers = true

@@ -142,7 +142,7 @@ fn events_are_printed_as_lines_and_a_record_is_written() {
     }
     assert!(Path::new(&out).join("report.html").exists());
     // Polling without BPF programs gives fewer events of the same format.
-    let arguments = ["watch", "--port", "7000", "--by", "polling", "--for", "0.5", "--ndjson"];
+    let arguments = ["watch", "--port", "7000", "--source", "polling", "--for", "0.5", "--ndjson"];
     let output = world.while_sending(|| world.tcp(&arguments));
     let printed = text(&output.stdout);
     assert!(
@@ -194,7 +194,7 @@ fn limits_end_with_the_command_or_by_clean() {
 fn tracing_ends_with_the_command_or_by_clean() {
     need_bpf();
     let world = TwoHosts::new();
-    let arguments = ["watch", "--port", "7000", "--by", "tracing", "--ndjson"];
+    let arguments = ["watch", "--port", "7000", "--source", "tracing", "--ndjson"];
     let output = world.while_sending(|| world.tcp(&[&arguments[..], &["--for", "1"]].concat()));
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     if output.status.code() == Some(4) {
@@ -234,7 +234,7 @@ fn a_kernel_without_type_information_is_observed_by_tracing() {
         let command = after_mount("-t tmpfs none /sys/kernel/btf", arguments);
         world.while_sending(|| TestProcess::spawn_in(&world.left, command).output())
     };
-    let output = without("--by kernel --for 0.2");
+    let output = without("--source kernel --for 0.2");
     let printed = text(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{printed}");
     assert!(printed.contains("CONFIG_DEBUG_INFO_BTF"), "{printed}");
@@ -262,7 +262,7 @@ fn reductions_are_inferred_without_their_tracepoint() {
     queue.args("qdisc add dev eth0 root tbf rate 60mbit burst 15000 limit 6000".split(' '));
     assert!(spawn_in(&world.left, queue).unwrap().wait().unwrap().success());
     let mount = format!("--bind {} {TYPES}", file.display());
-    let command = after_mount(&mount, "--by kernel --port 7000 --for 2 --ndjson");
+    let command = after_mount(&mount, "--source kernel --port 7000 --for 2 --ndjson");
     let output = world.while_sending(|| TestProcess::spawn_in(&world.left, command).output());
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stderr}");
@@ -560,7 +560,7 @@ fn missing_privileges_are_named() {
         command.arg(PROGRAM).args(["tcp", "watch", "--for", "0.2"]).args(arguments);
         command.output().unwrap()
     };
-    let output = nobody(&["--by", "kernel"]);
+    let output = nobody(&["--source", "kernel"]);
     let printed = text(&output.stderr);
     if output.status.code() == Some(126) || output.status.code() == Some(127) {
         skip(format!("nobody may run the program here: {printed}"));

@@ -62,7 +62,7 @@ fn a_window_is_found_between_two_hosts_with_an_explanation() {
     needs::namespaces();
     let folder = TemporaryFolder::new("tcp-tune");
     let out = folder.join("record");
-    let short = ["-t", "0.5", "-O", "0.3", "--largest", "1M"];
+    let short = ["-t", "0.5", "-O", "0.3", "--max-window", "1M"];
     let ((found, reversed, invalid), _) = EmulatedPair::new().emulate(paper_line(), |left, right| {
         let _server = serve(right);
         let tune = |more: &[&str]| client(left, &[&["tcp", "tune", SERVER], &short[..], more].concat());
@@ -122,7 +122,7 @@ fn invalid_searches_are_rejected() {
     for (arguments, code, part) in [
         (&["127.0.0.1", "-t", "0.1"][..], 2, "0.5 s or more"),
         (&["127.0.0.1", "--tolerance", "0"], 2, "--tolerance"),
-        (&["127.0.0.1", "--largest", "1K"], 2, "at least four segments"),
+        (&["127.0.0.1", "--max-window", "1K"], 2, "at least four segments"),
         (&["no.such.host.invalid"], 2, "cannot resolve no.such.host.invalid"),
         (&["https://127.0.0.1/x"], 2, "unsupported URL scheme https://"),
         (&["http:///x"], 2, "invalid URL"),
@@ -157,7 +157,7 @@ fn a_window_is_found_to_servers_that_only_receive() {
     if let Err(obstacle) = Programs::load(Filter::default()) {
         skip(obstacle.to_string());
     }
-    let short = ["-t", "0.6", "-O", "0.4", "--largest", "1M", "-C", "cubic", "--json", "--trials"];
+    let short = ["-t", "0.6", "-O", "0.4", "--max-window", "1M", "-C", "cubic", "--json", "--trials"];
     let tune = |left: &Namespace, target: &str, trials: &str, more: &[&str]| {
         client(left, &[&["tcp", "tune", target], &short[..], &[trials], more].concat())
     };
@@ -225,7 +225,7 @@ impl SweepComparison {
             EmulatedPair::new().emulate_for(hour, paper_line(), |left, right| {
                 let _server = serve(right);
                 let search =
-                    [&["tcp", "tune", SERVER, "-C", "cubic", "--largest", "2M", "--json"], self.search]
+                    [&["tcp", "tune", SERVER, "-C", "cubic", "--max-window", "2M", "--json"], self.search]
                         .concat();
                 let found = json(&client(left, &search));
                 let rate = |window: u64| {

@@ -169,15 +169,15 @@ impl Host {
             return Err(format!("{} is down", link.name));
         }
         let next_hop = way.gateway.unwrap_or(to);
-        let station = self.netlink.neighbor_entry(link.index, next_hop).map_err(|error| error.to_string())?;
-        if !matches!(station, KernelNeighbor::Reachable(_)) {
+        let entry = self.netlink.neighbor_entry(link.index, next_hop).map_err(|error| error.to_string())?;
+        if !matches!(entry, KernelNeighbor::Reachable(_)) {
             // The result arrives as a change of the neighbor table.
             let _ = self.netlink.resolve(link.index, next_hop);
             if let IpAddr::V6(next_hop) = next_hop {
                 self.trigger_solicitation(link.index, next_hop);
             }
         }
-        let (KernelNeighbor::Reachable(mac) | KernelNeighbor::Stale(mac)) = station else {
+        let (KernelNeighbor::Reachable(mac) | KernelNeighbor::Stale(mac)) = entry else {
             return Err(format!("{next_hop} on {} does not answer", link.name));
         };
         let carried = way.mtu.unwrap_or(link.mtu).min(link.mtu);
@@ -189,10 +189,10 @@ impl Host {
 impl Host {
     /// Sends an empty datagram to the discard port of a neighbor. Without a link-local address of its own,
     /// the kernel solicits a neighbor only for a packet, whose source address it uses.
-    fn trigger_solicitation(&self, link: u32, neighbour: Ipv6Addr) {
+    fn trigger_solicitation(&self, link: u32, neighbor: Ipv6Addr) {
         let send = || {
             let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
-            socket.send_to(&[], SocketAddrV6::new(neighbour, 9, 0, link))
+            socket.send_to(&[], SocketAddrV6::new(neighbor, 9, 0, link))
         };
         // If this fails, too, the peer stays unreachable, which is logged.
         let _ = self.namespace.run(send);

@@ -24,7 +24,7 @@ pub(super) fn text(state: &PeSnapshot) -> String {
     references(&mut page, state);
     page.begin_metric("netstage_pe_peer_reachable", "gauge", "1 while the peer is reachable.");
     for peer in &state.peers {
-        let value = f64::from(u8::from(peer.way.is_some()));
+        let value = f64::from(u8::from(peer.route.is_some()));
         page.sample("netstage_pe_peer_reachable", &[("peer", &peer.name)], value);
     }
     let circuits: [(&str, &str, CircuitMetric<'_>); 4] = [

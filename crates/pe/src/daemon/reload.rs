@@ -5,7 +5,7 @@ use super::host::Host;
 use super::peer_routes::RouteFollower;
 use super::placement::VpnPlacement;
 use super::session::RouterEpoch;
-use super::snapshot::{PeSnapshot, PeerState, WayState, format_mac};
+use super::snapshot::{PeSnapshot, PeerRouteState, PeerState, format_mac};
 use super::threads::{AllCommandSenders, CoreConfigurations, SharedReferences};
 use super::{Level, Log, PeDaemon, PeError, open};
 use netstage_core::fair::{self, VpnControl};
@@ -303,7 +303,7 @@ impl PeDaemon {
                     tunnel: tunnel.into(),
                     address: Some(address),
                     unreachable: way.as_ref().err().cloned().unwrap_or_default(),
-                    way: way.ok().map(|way| WayState {
+                    route: way.ok().map(|way| PeerRouteState {
                         interface: way.interface,
                         next_hop: way.next_hop,
                         mac: format_mac(way.mac),

@@ -50,7 +50,7 @@ pub struct PeSnapshot {
     /// Circuits, in configuration order.
     pub circuits: Vec<CircuitState>,
     /// Neighbors on circuits.
-    pub neighbours: Vec<NeighbourState>,
+    pub neighbors: Vec<NeighbourState>,
     /// Counters of dropped and noticed packets, by name.
     pub counters: BTreeMap<String, u64>,
 }
@@ -82,14 +82,14 @@ pub struct PeerState {
     /// Tunnel address of the peer, or next hop for MPLS.
     pub address: Option<IpAddr>,
     /// Present route to the peer; `None` if it is unreachable.
-    pub way: Option<WayState>,
+    pub route: Option<PeerRouteState>,
     /// Reason why the peer is unreachable, or empty.
     pub unreachable: String,
 }
 
 /// Route to a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WayState {
+pub struct PeerRouteState {
     /// Outgoing interface.
     pub interface: String,
     /// Address of the next hop.
@@ -273,7 +273,7 @@ pub(super) fn of(engine: &mut PeEngine<AnyPort>, now: Instant) -> PeSnapshot {
                 sent: circuit.sent.into(),
             })
             .collect(),
-        neighbours: engine
+        neighbors: engine
             .neighbors()
             .map(|(circuit, address, mac)| NeighbourState {
                 circuit: circuit.into(),
@@ -314,7 +314,7 @@ pub(super) fn merge(parts: Vec<PeSnapshot>) -> Option<PeSnapshot> {
             known.add(reference);
         }
         whole.circuits.extend(part.circuits);
-        whole.neighbours.extend(part.neighbours);
+        whole.neighbors.extend(part.neighbors);
         for (name, count) in part.counters {
             *whole.counters.entry(name).or_default() += count;
         }

@@ -53,11 +53,11 @@ impl EngineState {
         packet: StoredPacket,
     ) -> Result<(), PacketDrop> {
         let CircuitNextHop { circuit, via } = self.exits[exit];
-        let mac = match self.circuits[circuit as usize].station {
+        let mac = match self.circuits[circuit as usize].mac {
             Some(mac) => mac,
             None => {
                 let address = via.unwrap_or_else(|| self.destination(packet));
-                match self.neighbours.lookup(circuit, address) {
+                match self.neighbors.lookup(circuit, address) {
                     Some(mac) => mac,
                     None => return self.await_neighbor(now, circuit, address, packet),
                 }

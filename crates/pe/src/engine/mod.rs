@@ -157,8 +157,8 @@ impl<P: FramePort> PeEngine<P> {
     /// Returns the time by which [`turn`](PeEngine::turn) must be called again; [`Instant::ZERO`] means at
     /// once.
     pub fn poll_timeout(&self) -> Instant {
-        let EngineState { edge, neighbours, references, .. } = &self.state;
-        edge.poll_timeout().min(neighbours.poll_timeout()).min(references.poll_timeout())
+        let EngineState { edge, neighbors, references, .. } = &self.state;
+        edge.poll_timeout().min(neighbors.poll_timeout()).min(references.poll_timeout())
     }
 
     /// Sets the route to a peer, given by its number: port, MAC address of the next hop, and path MTU in
@@ -237,7 +237,7 @@ impl<P: FramePort> PeEngine<P> {
     pub fn neighbors(&self) -> impl Iterator<Item = (&str, IpAddr, Option<Mac>)> {
         let names = &self.state.names.circuits;
         self.state
-            .neighbours
+            .neighbors
             .iter()
             .map(|(circuit, address, mac)| (names[circuit as usize].as_str(), address, mac))
     }
@@ -355,7 +355,7 @@ struct EngineState {
     peers: Vec<EnginePeer>,
     circuits: Vec<EngineCircuit>,
     exits: Vec<CircuitNextHop>,
-    neighbours: NeighborCache<StoredPacket>,
+    neighbors: NeighborCache<StoredPacket>,
     sides: Vec<PortSide>,
     class_tables: Vec<[u8; 64]>,
     /// Packets of the batch being processed.
@@ -438,7 +438,7 @@ struct EngineCircuit {
     port: u32,
     header: EthernetTemplate,
     mtu: u16,
-    station: Option<Mac>,
+    mac: Option<Mac>,
     addresses: Vec<(IpAddr, u8)>,
     received: PacketTotals,
     sent: PacketTotals,

@@ -81,7 +81,7 @@ impl EngineState {
                     is_conflict = true;
                 } else if self.is_on_link(circuit, address) {
                     let waiting =
-                        self.neighbours.handle_announcement(now, (circuit, address), mac, question.is_some());
+                        self.neighbors.handle_announcement(now, (circuit, address), mac, question.is_some());
                     if let Some(packet) = waiting {
                         self.hand_over(circuit as usize, mac, packet);
                     }
@@ -169,7 +169,7 @@ impl EngineState {
         packet: StoredPacket,
     ) -> Result<(), PacketDrop> {
         let refused = match self.is_on_link(circuit, address) && self.pool.may_queue(0) {
-            true => self.neighbours.enqueue(now, circuit, address, packet),
+            true => self.neighbors.enqueue(now, circuit, address, packet),
             false => Some(packet),
         };
         match refused {
@@ -184,8 +184,8 @@ impl EngineState {
     /// Sends due neighbor queries, and gives up neighbors that do not answer.
     #[inline]
     pub(super) fn query_neighbors(&mut self, now: Instant) {
-        while self.neighbours.poll_timeout() <= now {
-            match self.neighbours.poll(now) {
+        while self.neighbors.poll_timeout() <= now {
+            match self.neighbors.poll(now) {
                 Some(NeighborAction::Solicit { link, address, mac }) => {
                     self.send_neighbor_query(link as usize, address, mac)
                 }

@@ -127,10 +127,10 @@ impl EngineState {
             let is_same_link = port(&self.names.ports, circuit) == port(&old.names.ports, known_circuit)
                 && circuit.header.bytes() == known_circuit.header.bytes();
             if is_same_link {
-                self.neighbours.adopt(&mut old.neighbours, known as u32, number as u32);
+                self.neighbors.adopt(&mut old.neighbors, known as u32, number as u32);
             }
         }
-        for packet in old.neighbours.clear() {
+        for packet in old.neighbors.clear() {
             self.pool.release(packet.buffer);
         }
     }

@@ -55,7 +55,7 @@ pub(super) fn state(
         peers,
         circuits,
         exits,
-        neighbours: NeighborCache::new(),
+        neighbors: NeighborCache::new(),
         sides,
         class_tables,
         from_customers: Vec::with_capacity(BATCH),
@@ -175,7 +175,7 @@ fn circuits(
             port: port as u32,
             header: circuit_header(circuit, *mac),
             mtu: machine.circuit_mtu(circuit)?,
-            station: circuit.station,
+            mac: circuit.mac,
             addresses: circuit.addresses.clone(),
             received: PacketTotals::default(),
             sent: PacketTotals::default(),
@@ -196,7 +196,7 @@ fn circuit_header(circuit: &pe::CircuitConfig, source: Mac) -> EthernetTemplate 
         .zip(kinds)
         .map(|(vlan, kind)| Tag { kind: *kind, vlan: *vlan, ..Tag::default() })
         .collect();
-    let destination = circuit.station.unwrap_or_default();
+    let destination = circuit.mac.unwrap_or_default();
     build_header(&ethernet::Header { destination, source, tags: &tags, kind: ethertype::IPV4 })
 }
 

@@ -41,7 +41,7 @@ enum RouterControlRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum ResponseLine<T> {
-    Told(T),
+    Item(T),
     /// End of the response.
     End,
     /// Error response, with the reason.
@@ -121,7 +121,7 @@ impl ControlState {
         match request {
             RouterControlRequest::Show => {
                 let Some(state) = self.show() else { return Ok(ending()) };
-                write(to, &ResponseLine::Told(state))?;
+                write(to, &ResponseLine::Item(state))?;
             }
             RouterControlRequest::Routes(RouteFilter { table: Some(table), .. })
                 if !self.loaded.has_table(table) =>
@@ -131,16 +131,16 @@ impl ControlState {
                 )));
             }
             RouterControlRequest::Routes(filter) => {
-                let result = self.each_route(filter, &mut |route| write(to, &ResponseLine::Told(route)))?;
+                let result = self.each_route(filter, &mut |route| write(to, &ResponseLine::Item(route)))?;
                 return Ok(result.map_or_else(ending, Ok));
             }
             RouterControlRequest::Labels(one) => {
-                let result = self.each_label(*one, &mut |label| write(to, &ResponseLine::Told(label)))?;
+                let result = self.each_label(*one, &mut |label| write(to, &ResponseLine::Item(label)))?;
                 return Ok(result.map_or_else(ending, Ok));
             }
             RouterControlRequest::Reload => match self.loaded.reload(&self.orders) {
                 Ok(changes) => {
-                    changes.into_iter().try_for_each(|change| write(to, &ResponseLine::Told(change)))?
+                    changes.into_iter().try_for_each(|change| write(to, &ResponseLine::Item(change)))?
                 }
                 Err(error) => return Ok(Err(error.to_string())),
             },
@@ -246,7 +246,7 @@ fn request<T: DeserializeOwned>(
     write(&mut stream, request)?;
     for line in BufReader::new(stream).lines() {
         match serde_json::from_str(&line?).map_err(io::Error::other)? {
-            ResponseLine::Told(item) => each(item)?,
+            ResponseLine::Item(item) => each(item)?,
             ResponseLine::End => return Ok(()),
             ResponseLine::Refused(why) => return Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
         }

@@ -141,7 +141,7 @@ pub(super) struct RouterForwardingLoop {
     bell: Arc<EventFd>,
     orders: Receiver<RouterCommand>,
     /// Time of the last query for each neighbor.
-    asked: BTreeMap<InterfaceNeighbor, Instant>,
+    requested_at: BTreeMap<InterfaceNeighbor, Instant>,
     /// Routes and labels rejected because a table is full or they are invalid.
     pub refused: BTreeSet<SourceKey>,
     pub router: RouterConfig,
@@ -196,7 +196,7 @@ impl RouterForwardingLoop {
             waiter,
             bell,
             orders,
-            asked: BTreeMap::new(),
+            requested_at: BTreeMap::new(),
             refused: BTreeSet::new(),
             router: router.clone(),
             names,
@@ -335,10 +335,10 @@ impl RouterForwardingLoop {
     pub fn take(&mut self, news: KernelChanges) {
         news.changes.iter().for_each(|change| self.apply(change.into()));
         let now = self.epoch.now();
-        for (neighbour, station) in news.neighbors {
-            self.fib.set_neighbor(self.slow_path.tables_mut(), neighbour, station);
+        for (neighbor, station) in news.neighbors {
+            self.fib.set_neighbor(self.slow_path.tables_mut(), neighbor, station);
             if let Some(station) = station {
-                self.slow_path.resolve(now, neighbour, station);
+                self.slow_path.resolve(now, neighbor, station);
             }
         }
         if news.links {
@@ -388,11 +388,11 @@ impl RouterForwardingLoop {
     /// Makes the kernel resolve the neighbors that packets wait for.
     fn resolve_neighbors(&mut self, now: Instant) {
         let wanted: Vec<InterfaceNeighbor> = self.slow_path.unresolved().collect();
-        self.asked.retain(|neighbour, _| wanted.contains(neighbour));
-        for neighbour in wanted {
-            if self.asked.get(&neighbour).is_none_or(|asked| now >= *asked + RESOLVE_INTERVAL) {
-                self.asked.insert(neighbour, now);
-                self.kernel.resolve(neighbour);
+        self.requested_at.retain(|neighbor, _| wanted.contains(neighbor));
+        for neighbor in wanted {
+            if self.requested_at.get(&neighbor).is_none_or(|asked| now >= *asked + RESOLVE_INTERVAL) {
+                self.requested_at.insert(neighbor, now);
+                self.kernel.resolve(neighbor);
             }
         }
     }
@@ -400,8 +400,7 @@ impl RouterForwardingLoop {
     /// Makes the kernel resolve and confirm next-hop neighbors. It would forget them, since it sends them no
     /// packets itself.
     fn confirm_neighbors(&mut self) {
-        let neighbours: Vec<InterfaceNeighbor> =
-            self.fib.neighbors().map(|(neighbour, _)| neighbour).collect();
-        neighbours.into_iter().for_each(|neighbour| self.kernel.resolve(neighbour));
+        let neighbors: Vec<InterfaceNeighbor> = self.fib.neighbors().map(|(neighbor, _)| neighbor).collect();
+        neighbors.into_iter().for_each(|neighbor| self.kernel.resolve(neighbor));
     }
 }

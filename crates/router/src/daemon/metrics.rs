@@ -114,13 +114,13 @@ fn text(
     page.metric("netstage_router_routes", "gauge", "Routes in all tables.", state.routes as f64);
     page.metric("netstage_router_labels", "gauge", "Assigned labels.", state.labels as f64);
     page.begin_metric(
-        "netstage_router_neighbours",
+        "netstage_router_neighbors",
         "gauge",
         "Next-hop and other neighbors, by whether their MAC address is known.",
     );
     for (known, name) in [(true, "known"), (false, "unknown")] {
-        let count = state.neighbours.iter().filter(|one| one.station.is_some() == known).count();
-        page.sample("netstage_router_neighbours", &[("station", name)], count as f64);
+        let count = state.neighbors.iter().filter(|one| one.mac.is_some() == known).count();
+        page.sample("netstage_router_neighbors", &[("station", name)], count as f64);
     }
     let metrics: [(&str, &str, &str, InterfaceMetric<'_>); 7] = [
         ("up", "gauge", "1 while the interface works.", &|one| f64::from(u8::from(one.failure.is_none()))),

@@ -24,7 +24,7 @@ pub struct RouterState {
     /// Number of labels.
     pub labels: usize,
     /// Next-hop and other neighbors.
-    pub neighbours: Vec<RouterNeighbor>,
+    pub neighbors: Vec<RouterNeighbor>,
     /// Counters of both paths.
     pub counters: Vec<CounterValue>,
     /// Number of configurations applied, including the first.
@@ -108,7 +108,7 @@ pub struct RouterNeighbor {
     /// IP address.
     pub address: String,
     /// MAC address, once known.
-    pub station: Option<String>,
+    pub mac: Option<String>,
 }
 
 /// Value of a counter.
@@ -201,17 +201,17 @@ impl RouterForwardingLoop {
                 queued: self.slow_path.queued(number),
             }
         });
-        let neighbours = self.fib.neighbors().map(|((interface, address), station)| RouterNeighbor {
+        let neighbors = self.fib.neighbors().map(|((interface, address), station)| RouterNeighbor {
             interface: self.interface(interface),
             address: address.to_string(),
-            station: station.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
+            mac: station.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
         });
         RouterState {
             fast_path: fast_path.is_some(),
             interfaces: interfaces.collect(),
             routes: tables.route_count(),
             labels: self.fib.label_count(),
-            neighbours: neighbours.collect(),
+            neighbors: neighbors.collect(),
             counters: self.counts(),
             ..RouterState::default()
         }

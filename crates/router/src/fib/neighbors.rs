@@ -11,15 +11,15 @@ use std::net::IpAddr;
 
 impl Fib {
     /// Sets or removes the MAC address of a neighbor.
-    pub fn set_neighbor(&mut self, tables: &mut Tables, neighbour: InterfaceNeighbor, station: Option<Mac>) {
+    pub fn set_neighbor(&mut self, tables: &mut Tables, neighbor: InterfaceNeighbor, station: Option<Mac>) {
         let before = match station {
-            Some(mac) => self.neighbours.insert(neighbour, mac),
-            None => self.neighbours.remove(&neighbour),
+            Some(mac) => self.neighbors.insert(neighbor, mac),
+            None => self.neighbors.remove(&neighbor),
         };
         if before == station {
             return;
         }
-        let (interface, address) = neighbour;
+        let (interface, address) = neighbor;
         let first = RoutePath { interface, via: Some(address), labels: Vec::new() };
         let same = |path: &RoutePath| path.interface == interface && path.via == Some(address);
         for (path, number) in self.hops.from(&first).take_while(|(path, _)| same(path)) {
@@ -37,8 +37,8 @@ impl Fib {
     /// Returns the neighbors that are next hops or have a known MAC address.
     pub fn neighbors(&self) -> impl Iterator<Item = (InterfaceNeighbor, Option<Mac>)> {
         let wanted = self.hops.all().filter_map(|(path, _)| Some((path.interface, path.via?)));
-        let all: BTreeSet<InterfaceNeighbor> = wanted.chain(self.neighbours.keys().copied()).collect();
-        all.into_iter().map(|neighbour| (neighbour, self.neighbours.get(&neighbour).copied()))
+        let all: BTreeSet<InterfaceNeighbor> = wanted.chain(self.neighbors.keys().copied()).collect();
+        all.into_iter().map(|neighbor| (neighbor, self.neighbors.get(&neighbor).copied()))
     }
 
     /// Updates the host routes within a prefix that may have left a link.
@@ -61,7 +61,7 @@ impl Fib {
         let links =
             self.on_link.iter().filter(|((number, link), _)| *number == table && holds(*link, address));
         let mut links = links.map(|(_, interface)| *interface);
-        let link = links.find(|interface| self.neighbours.contains_key(&(*interface, address)));
+        let link = links.find(|interface| self.neighbors.contains_key(&(*interface, address)));
         if let Some(interface) = link {
             let to =
                 Destination::Paths(vec![RoutePath { interface, via: Some(address), labels: Vec::new() }]);

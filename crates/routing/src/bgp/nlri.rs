@@ -22,9 +22,9 @@ pub enum BgpFamily {
     /// IPv6 unicast (AFI 2, SAFI 1).
     Ipv6Unicast,
     /// Labeled IPv4 unicast (AFI 1, SAFI 4).
-    Ipv4Labelled,
+    Ipv4Labeled,
     /// Labeled IPv6 unicast (AFI 2, SAFI 4).
-    Ipv6Labelled,
+    Ipv6Labeled,
     /// VPN-IPv4 (AFI 1, SAFI 128).
     Vpnv4,
 }
@@ -34,8 +34,8 @@ impl BgpFamily {
     pub const ALL: [BgpFamily; 5] = [
         BgpFamily::Ipv4Unicast,
         BgpFamily::Ipv6Unicast,
-        BgpFamily::Ipv4Labelled,
-        BgpFamily::Ipv6Labelled,
+        BgpFamily::Ipv4Labeled,
+        BgpFamily::Ipv6Labeled,
         BgpFamily::Vpnv4,
     ];
 
@@ -44,8 +44,8 @@ impl BgpFamily {
         match self {
             BgpFamily::Ipv4Unicast => (1, 1),
             BgpFamily::Ipv6Unicast => (2, 1),
-            BgpFamily::Ipv4Labelled => (1, 4),
-            BgpFamily::Ipv6Labelled => (2, 4),
+            BgpFamily::Ipv4Labeled => (1, 4),
+            BgpFamily::Ipv6Labeled => (2, 4),
             BgpFamily::Vpnv4 => (1, 128),
         }
     }
@@ -62,14 +62,14 @@ impl BgpFamily {
 
     /// Returns `true` for families with labels.
     pub const fn is_labeled(self) -> bool {
-        matches!(self, BgpFamily::Ipv4Labelled | BgpFamily::Ipv6Labelled | BgpFamily::Vpnv4)
+        matches!(self, BgpFamily::Ipv4Labeled | BgpFamily::Ipv6Labeled | BgpFamily::Vpnv4)
     }
 
     /// Returns the length of the fields between length and prefix, bytes.
     const fn overhead(self) -> usize {
         match self {
             BgpFamily::Ipv4Unicast | BgpFamily::Ipv6Unicast => 0,
-            BgpFamily::Ipv4Labelled | BgpFamily::Ipv6Labelled => LABEL,
+            BgpFamily::Ipv4Labeled | BgpFamily::Ipv6Labeled => LABEL,
             BgpFamily::Vpnv4 => LABEL + DISTINGUISHER,
         }
     }
@@ -84,8 +84,8 @@ impl fmt::Display for BgpFamily {
         f.write_str(match self {
             BgpFamily::Ipv4Unicast => "IPv4 unicast",
             BgpFamily::Ipv6Unicast => "IPv6 unicast",
-            BgpFamily::Ipv4Labelled => "labeled IPv4",
-            BgpFamily::Ipv6Labelled => "labeled IPv6",
+            BgpFamily::Ipv4Labeled => "labeled IPv4",
+            BgpFamily::Ipv6Labeled => "labeled IPv6",
             BgpFamily::Vpnv4 => "VPN-IPv4",
         })
     }
@@ -204,7 +204,7 @@ impl Nlri {
 
     /// Creates a labeled IPv4 or IPv6 unicast destination.
     pub fn labeled(prefix: NlriPrefix, label: u32) -> Nlri {
-        let family = if prefix.address.is_ipv4() { BgpFamily::Ipv4Labelled } else { BgpFamily::Ipv6Labelled };
+        let family = if prefix.address.is_ipv4() { BgpFamily::Ipv4Labeled } else { BgpFamily::Ipv6Labeled };
         Nlri { family, distinguisher: None, prefix, label: Some(label) }
     }
 
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn invalid_prefix_lengths_are_malformed() {
         assert_eq!(count(BgpFamily::Ipv4Unicast, &[33, 1, 2, 3, 4, 5]), None);
-        assert_eq!(count(BgpFamily::Ipv4Labelled, &[23, 0, 0, 0]), None);
+        assert_eq!(count(BgpFamily::Ipv4Labeled, &[23, 0, 0, 0]), None);
         assert_eq!(count(BgpFamily::Vpnv4, &[24, 0, 0, 1]), None);
         assert_eq!(count(BgpFamily::Ipv6Unicast, &[129; 18]), None);
         assert_eq!(count(BgpFamily::Ipv4Unicast, &[0, 8, 10]), Some(2));

@@ -202,8 +202,8 @@ fn address_type(family: BgpFamily) -> AddressType {
     match family {
         BgpFamily::Ipv4Unicast => AddressType::Ipv4Unicast,
         BgpFamily::Ipv6Unicast => AddressType::Ipv6Unicast,
-        BgpFamily::Ipv4Labelled => AddressType::Ipv4NlriMplsLabels,
-        BgpFamily::Ipv6Labelled => AddressType::Ipv6NlriMplsLabels,
+        BgpFamily::Ipv4Labeled => AddressType::Ipv4NlriMplsLabels,
+        BgpFamily::Ipv6Labeled => AddressType::Ipv6NlriMplsLabels,
         BgpFamily::Vpnv4 => AddressType::Ipv4MplsLabeledVpn,
     }
 }

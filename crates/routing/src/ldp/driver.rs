@@ -368,7 +368,7 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
 
     /// Returns the neighbors whose hellos are received but who have no connection.
     fn waiting(&self) -> impl Iterator<Item = LdpNeighbor> + '_ {
-        self.speaker.neighbors().filter(|neighbour| neighbour.phase.is_none())
+        self.speaker.neighbors().filter(|neighbor| neighbor.phase.is_none())
     }
 
     fn watch_signatures(&mut self, now: Instant) {
@@ -388,7 +388,7 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
         let dropped = self.signatures.take();
         if dropped.count() > 0 {
             self.counters.add(Counter::WrongSignatures, dropped.count());
-            let peers = self.waiting().map(|neighbour| neighbour.peer).collect();
+            let peers = self.waiting().map(|neighbor| neighbor.peer).collect();
             self.report(LdpReport::Fault(LdpFault::Signatures { dropped, peers }));
         }
     }

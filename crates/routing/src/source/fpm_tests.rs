@@ -155,7 +155,7 @@ fn a_new_session_removes_only_routes_it_does_not_send_again() {
 #[test]
 fn ipv6_routes_take_the_next_hop_of_their_ipv4_lsp() {
     let label = MplsLabel { label: 17, traffic_class: 0, bottom_of_stack: true, ttl: 0 };
-    let labelled = |family, destination, length, via: Option<[u8; 4]>| {
+    let labeled = |family, destination, length, via: Option<[u8; 4]>| {
         let mut attributes = vec![
             RouteAttribute::Destination(destination),
             RouteAttribute::Oif(3),
@@ -168,9 +168,9 @@ fn ipv6_routes_take_the_next_hop_of_their_ipv4_lsp() {
         frame(RouteNetlinkMessage::NewRoute(message(family, length, attributes)))
     };
     let ipv6_prefix: std::net::Ipv6Addr = "fd02::".parse().unwrap();
-    let of_ipv6 = labelled(AddressFamily::Inet6, RouteAddress::Inet6(ipv6_prefix), 64, None);
+    let of_ipv6 = labeled(AddressFamily::Inet6, RouteAddress::Inet6(ipv6_prefix), 64, None);
     let of_ipv4 =
-        labelled(AddressFamily::Inet, RouteAddress::Inet([10, 0, 2, 1].into()), 32, Some([192, 0, 2, 1]));
+        labeled(AddressFamily::Inet, RouteAddress::Inet([10, 0, 2, 1].into()), 32, Some([192, 0, 2, 1]));
     let labels = vec![LabelValue::new(17).unwrap()];
     let path = RoutePath { interface: 0, via: Some([192, 0, 2, 1].into()), labels };
     let to = Some(Destination::Paths(vec![path]));

@@ -65,10 +65,10 @@ impl KernelRoutes {
         // The kernel does not report neighbors of a removed interface as gone.
         let mut gone = std::mem::take(&mut self.resolved);
         for (link, address, station) in self.netlink.neighbors()? {
-            news.neighbors.extend(self.neighbour(link, address, station));
+            news.neighbors.extend(self.neighbor(link, address, station));
         }
-        gone.retain(|neighbour| !self.resolved.contains(neighbour));
-        news.neighbors.extend(gone.into_iter().map(|neighbour| (neighbour, None)));
+        gone.retain(|neighbor| !self.resolved.contains(neighbor));
+        news.neighbors.extend(gone.into_iter().map(|neighbor| (neighbor, None)));
         Ok(news)
     }
 
@@ -92,7 +92,7 @@ impl KernelRoutes {
                     })
                 }
                 Some(RouteNotification::Neighbor(link, address, station)) => {
-                    news.neighbors.extend(self.neighbour(link, address, station));
+                    news.neighbors.extend(self.neighbor(link, address, station));
                 }
                 Some(RouteNotification::Link) => news.links = true,
                 Some(RouteNotification::Overrun) => is_overrun = true,
@@ -123,7 +123,7 @@ impl KernelRoutes {
         &self.ranked
     }
 
-    fn neighbour(
+    fn neighbor(
         &mut self,
         link: u32,
         address: std::net::IpAddr,

@@ -77,7 +77,7 @@ struct RouteParts<'a> {
     labels: Vec<LabelValue>,
     /// Raw tunnel attribute of one of several next hops, which is parsed before its type is known.
     tunnel: Option<&'a DefaultNla>,
-    is_labelled: bool,
+    is_labeled: bool,
     next_hops: &'a [RouteNextHop],
 }
 
@@ -130,7 +130,7 @@ impl<'a> RouteParts<'a> {
                     }
                 }
             }
-            RouteAttribute::EncapType(kind) => self.is_labelled = *kind == RouteLwEnCapType::Mpls,
+            RouteAttribute::EncapType(kind) => self.is_labeled = *kind == RouteLwEnCapType::Mpls,
             RouteAttribute::MultiPath(next_hops) => self.next_hops = next_hops,
             _ => {}
         }
@@ -152,7 +152,7 @@ impl<'a> RouteParts<'a> {
                     let mut parts =
                         RouteParts { link: Some(next_hop.interface_index), ..RouteParts::default() };
                     next_hop.attributes.iter().for_each(|attribute| parts.add(attribute));
-                    if let Some(tunnel) = parts.tunnel.filter(|_| parts.is_labelled) {
+                    if let Some(tunnel) = parts.tunnel.filter(|_| parts.is_labeled) {
                         parts.labels = labels_to_push(&stack(tunnel));
                     }
                     path_of(parts)
@@ -313,7 +313,7 @@ mod tests {
             next_hop.attributes = vec![RouteAttribute::Gateway(RouteAddress::Inet([192, 0, 2, last].into()))];
             next_hop
         };
-        let labelled = |last, label| {
+        let labeled = |last, label| {
             let mut next_hop = next_hop(4, last, RouteNextHopFlags::empty());
             next_hop.attributes.push(RouteAttribute::EncapType(RouteLwEnCapType::Mpls));
             let labels = vec![MplsLabel { label, traffic_class: 0, bottom_of_stack: true, ttl: 0 }];
@@ -326,8 +326,8 @@ mod tests {
             next_hop(3, 1, none),
             next_hop(4, 2, none),
             next_hop(3, 3, RouteNextHopFlags::Dead),
-            labelled(5, 300),
-            labelled(6, 3),
+            labeled(5, 300),
+            labeled(6, 3),
         ];
         let attributes = vec![
             RouteAttribute::Destination(RouteAddress::Inet([10, 0, 0, 0].into())),
@@ -335,8 +335,8 @@ mod tests {
         ];
         let path =
             |interface, last| RoutePath { interface, via: Some([192, 0, 2, last].into()), labels: vec![] };
-        let labelled = RoutePath { labels: labels(&[300]), ..path(1, 5) };
-        let to = Some(Destination::Paths(vec![path(0, 1), path(1, 2), labelled, path(1, 6)]));
+        let labeled = RoutePath { labels: labels(&[300]), ..path(1, 5) };
+        let to = Some(Destination::Paths(vec![path(0, 1), path(1, 2), labeled, path(1, 6)]));
         let expected = ParsedRoute::Route((0, (IpAddr::from([10, 0, 0, 0]), 8)), 0, to);
         assert_eq!(received(AddressFamily::Inet, 8, RouteType::Unicast, attributes), Some(expected));
     }

@@ -33,13 +33,13 @@ struct Frr {
 }
 
 impl Frr {
-    fn start(namespace: &Namespace, link: &str, address: Ipv4Addr, neighbour: Ipv4Addr) -> Frr {
+    fn start(namespace: &Namespace, link: &str, address: Ipv4Addr, neighbor: Ipv4Addr) -> Frr {
         let folder = TemporaryFolder::new(&format!("ldp-{address}"));
         let here = folder.display();
         let mut routes = String::new();
         for number in 0..MAPPINGS {
             let prefix = Ipv4Addr::from(0x0c00_0000 | number << 8);
-            writeln!(routes, "route add {prefix}/24 via {neighbour}").unwrap();
+            writeln!(routes, "route add {prefix}/24 via {neighbor}").unwrap();
         }
         std::fs::write(folder.join("routes"), routes).unwrap();
         let configuration = format!(

@@ -22,7 +22,7 @@ table! {
         /// Maximum payload rate of all flows together. If set, traffic without a rate of its own is refused.
         rate: Option<BitRate>,
         /// Maximum duration of a run.
-        longest: Option<PositiveDuration>,
+        max_duration: Option<PositiveDuration>,
         /// Prefixes the agent may send to, including multicast groups.
         destinations: Option<List<PrefixText>>,
         /// Interfaces of this host that flows and routers may use.

@@ -25,7 +25,7 @@ pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
                 .as_ref()
                 .map(|list| list.0.iter().map(|one| one.0.clone()).collect()),
             rate: policy.rate,
-            max_duration: policy.longest.map(|span| span.0),
+            max_duration: policy.max_duration.map(|span| span.0),
             destinations: policy.destinations.as_ref().map(|list| list.0.iter().map(|one| one.0).collect()),
             interfaces: policy.interfaces.as_ref().map(|list| names(&list.0)),
             one_ended: policy.one_ended,
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_policy_file_is_parsed() {
-        let text = "[policy]\ncontrollers = [\"lab\"]\nrate = \"10 Mbit/s\"\nlongest = \"1 h\"\n\
+        let text = "[policy]\ncontrollers = [\"lab\"]\nrate = \"10 Mbit/s\"\nmax_duration = \"1 h\"\n\
             destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\ntcp_events = true\nservices = [\"ftp\"]\n";
         let policy = parse("policy.toml", text).unwrap();
         let expected = Policy {

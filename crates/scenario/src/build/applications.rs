@@ -31,7 +31,7 @@ impl Builder<'_, '_> {
                     SizeDistribution::lognormal(2e6, 722e3, 5e6),
                 ),
                 think: ftp.think,
-                way: ftp.way,
+                direction: ftp.direction,
                 files: ftp.files.map(|files| files.0),
             }),
             Model::Web(pages) => Application::Web(self.web(pages)?),
@@ -231,6 +231,6 @@ fn spread(
     let deviation = deviation.map_or(usual.deviation, |deviation| deviation as f64);
     let mean = mean.map_or(usual.mean, |mean| mean as f64);
     let unbounded = (mean + MAX_DEVIATIONS * deviation).min(f64::from(u32::MAX));
-    let usual_max = if usual.deviation > 0.0 { usual.most.max(mean) } else { unbounded };
+    let usual_max = if usual.deviation > 0.0 { usual.max.max(mean) } else { unbounded };
     SizeDistribution::lognormal(mean, deviation, largest.map_or(usual_max, |max| max as f64))
 }

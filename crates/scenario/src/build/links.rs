@@ -145,7 +145,7 @@ impl Builder<'_, '_> {
                 }
             }
         }
-        classes.push(drr.others.value.0);
+        classes.push(drr.default_weight.value.0);
         let (min, max) =
             classes.iter().fold((f64::INFINITY, 0f64), |(min, max), w| (min.min(*w), max.max(*w)));
         if max > min * 1e6 {

@@ -56,7 +56,7 @@ impl Builder<'_, '_> {
         let application = Application::Transfers(Transfers {
             size: SizeDistribution::constant(ftp.size.0 as u32),
             think: Duration::ZERO,
-            way: FileWay::Download,
+            direction: FileWay::Download,
             files: Some(1),
         });
         let run = (ServiceProgram::Ftp, application, &ftp.start);

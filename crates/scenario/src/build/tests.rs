@@ -137,7 +137,7 @@ impl Builder<'_, '_> {
             },
             Table::BackToBack(test) => Method::BackToBack {
                 search: self.search(&test.packets, &test.resolution, test.trial)?,
-                max_burst: test.longest.value.0,
+                max_burst: test.max_burst.value.0,
                 repeats: test.repeats.0 as u32,
             },
             Table::Mlrsearch(test) => Method::Mlrsearch {

@@ -27,7 +27,7 @@ table! {
         /// Mean of the exponential time between transfers.
         think: Duration = "180 s",
         /// Direction of the files; the client is at `from`.
-        way: TransferDirection = "download",
+        direction: TransferDirection = "download",
         /// Number of files; default: unlimited.
         files: Option<BoundedCount<1, 1_000_000_000>>,
     }

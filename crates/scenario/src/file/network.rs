@@ -274,7 +274,7 @@ table! {
         /// Weight of each VPN's class, by VPN; default: the weight of the VPN.
         weights: Option<ClassWeights>,
         /// Weight of the class of all other packets.
-        others: Located<ClassWeight> = 1,
+        default_weight: Located<ClassWeight> = 1,
         /// Buffer of each class; default: the buffer of the link.
         buffer_per_class: Option<Capacity>,
     }

@@ -84,7 +84,7 @@ table! {
         /// Resolution of the throughput search, relative to the maximum rate.
         resolution: Located<Probability> = "0.1 %",
         /// Maximum burst length.
-        longest: Located<PositiveDuration> = "2 s",
+        max_burst: Located<PositiveDuration> = "2 s",
         /// Number of searches; the RFC specifies 50.
         repeats: BoundedCount<1, 10_000> = 50,
         ..packets: RateSearchTable

@@ -30,6 +30,7 @@ pub struct TestOutcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// Name of the metric.
+    #[serde(deserialize_with = "super::metric_name")]
     pub metric: String,
     /// `NAME`, or `NAME[64]` if the test has several frame sizes.
     pub subject: String,
@@ -51,7 +52,8 @@ pub struct TrialEntry {
     /// Bytes of a frame, including its check sequence.
     pub frame: u32,
     /// Requested rate at the IP layer, bits per second.
-    pub asked_bps: f64,
+    #[serde(alias = "asked_bps")]
+    pub requested_bps: f64,
     /// Offered rate at the IP layer, bits per second.
     pub offered_bps: f64,
     /// Sending time, nanoseconds.
@@ -120,7 +122,7 @@ impl TrialEntry {
         TrialEntry {
             subject: subject.to_owned(),
             frame: trial.frame.link,
-            asked_bps: rate(trial.load.0),
+            requested_bps: rate(trial.load.0),
             offered_bps: if seconds > 0.0 { rate(result.sent as f64 / seconds) } else { 0.0 },
             sending_ns: result.sending.0,
             sent: result.sent,

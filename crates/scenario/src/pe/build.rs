@@ -224,7 +224,7 @@ fn circuit(
         vlans,
         select: circuit.select.as_ref().map(select),
         addresses,
-        station: circuit.station.as_ref().map(|station| station.0),
+        mac: circuit.mac.as_ref().map(|mac| mac.0),
         routes,
         mtu: circuit.mtu.map(|mtu| mtu.0 as u16),
     })

@@ -170,7 +170,7 @@ table! {
         /// Addresses of this router on the circuit, with the prefix length of the link: "10.0.1.1/24".
         address: OneOrMore<Located<LinkAddress>>,
         /// MAC address that receives all packets, instead of address resolution.
-        station: Option<StationText>,
+        mac: Option<StationText>,
         /// Routes through routers on the circuit.
         routes: List<CircuitRouteTable>,
         /// Maximum size of IP packets. Default: the MTU of the interface.

@@ -186,7 +186,7 @@ pub struct CircuitConfig {
     /// Addresses of this router on the circuit, with the prefix length of the link.
     pub addresses: Vec<(IpAddr, u8)>,
     /// MAC address that receives all packets, instead of address resolution.
-    pub station: Option<[u8; 6]>,
+    pub mac: Option<[u8; 6]>,
     /// Prefixes behind routers on the circuit, with the routers' addresses.
     pub routes: Vec<(IpPrefix, IpAddr)>,
     /// Maximum bytes of IP packets; `None` for the MTU of the interface.

@@ -215,11 +215,7 @@ fn errors_contain_position_and_remedy() {
             "",
             "7:10: missing field `kind` in tunnel; add `kind`: \"mpls-in-udp\" or \"mpls\"",
         ),
-        (
-            "mtu = \"1400 B\"",
-            "station = \"01:00:00:00:00:01\"",
-            "44:11: expected a unicast MAC address such as",
-        ),
+        ("mtu = \"1400 B\"", "mac = \"01:00:00:00:00:01\"", "44:7: expected a unicast MAC address such as"),
         (
             "rate = \"5 Mbit/s\" }",
             "rate = \"5 Mbit/s\" }\nwhen_silent = \"open\"\nminimum = \"1 Mbit/s\"",

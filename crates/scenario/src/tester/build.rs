@@ -16,7 +16,7 @@ pub(super) fn tester(file: &file::TesterFile, text: &str, problems: &mut Problem
     let ports = ports(file, problems);
     let [from, to] = [&head.from.0, &head.to.0].map(|names| port_indices(file, names, problems));
     for name in head.to.0.iter().filter(|name| head.from.0.iter().any(|other| other.0 == name.0)) {
-        let help = "use both_ways = true for traffic in both directions";
+        let help = "use bidirectional = true for traffic in both directions";
         problems.push_help(name.place, format!("port `{}` is in both `from` and `to`", name.0), help);
     }
     let networks = file.routes.count.0 as u32;
@@ -33,7 +33,7 @@ pub(super) fn tester(file: &file::TesterFile, text: &str, problems: &mut Problem
     let labels = file.labels.as_ref().map(|labels| LabelConfig::from(&labels.value));
     let mut directions =
         vec![TrafficDirection { from: from.clone(), to: to.clone(), first_network: first, label_offset: 0 }];
-    if head.both_ways {
+    if head.bidirectional {
         let (first, _) = directions[0].network(networks);
         let labels_above = labels.map_or(0, |labels| labels.peers);
         directions.push(TrafficDirection {
@@ -119,10 +119,10 @@ fn check_sources(file: &file::TesterFile, problems: &mut Problems) {
         );
     }
     if file.routes.by.value != RouteSource::Bgp
-        && let Some(beside) = file.bgp.as_ref().and_then(|bgp| bgp.value.beside.as_ref())
+        && let Some(additional) = file.bgp.as_ref().and_then(|bgp| bgp.value.additional_routes.as_ref())
     {
         let help = "set by = \"bgp\" in [routes]";
-        problems.push_help(beside.place, "`beside` has no effect without BGP", help);
+        problems.push_help(additional.place, "`additional_routes` has no effect without BGP", help);
     }
 }
 
@@ -148,13 +148,15 @@ fn bgp(file: &file::TesterFile) -> Bgp {
         own_as: bgp.map_or(0, |bgp| bgp.own_as.0 as u32),
         router_as: bgp.map_or(0, |bgp| bgp.router_as.0 as u32),
         md5: bgp.and_then(|bgp| bgp.md5.clone()),
-        additional_routes: bgp.and_then(|bgp| bgp.beside.as_ref()).map(|file| file.value.0.clone().into()),
+        additional_routes: bgp
+            .and_then(|bgp| bgp.additional_routes.as_ref())
+            .map(|file| file.value.0.clone().into()),
     }
 }
 
 /// Returns the first network, or `None` if the address range is too small.
 fn first_network(file: &file::TesterFile, networks: u32, problems: &mut Problems) -> Option<IpAddr> {
-    let directions = if file.tester.both_ways { 2 } else { 1 };
+    let directions = if file.tester.bidirectional { 2 } else { 1 };
     let first = file.routes.first.value.0;
     let (fits, help) = match first {
         IpAddr::V4(first) => (
@@ -205,7 +207,7 @@ fn check_families(
     }
     if let Some(labels) = &file.labels {
         if labels.value.by == LabelSource::RsvpTe {
-            let help = "use by = \"ldp\", or by = \"you\" with the output of --setup";
+            let help = "use by = \"ldp\", or by = \"manual\" with the output of --setup";
             problems.push_help(labels.place, "RSVP-TE is not supported yet", help);
         }
         if labels.value.by == LabelSource::Ldp && ports.iter().any(|port| port.router.is_ipv6()) {
@@ -254,8 +256,8 @@ fn convergence(
         let help = "set by = \"bgp\" in [routes], and add a table [bgp]";
         problems.push_help(table.place, "[convergence] needs routes advertised by BGP", help);
     }
-    if file.tester.both_ways {
-        problems.push_help(table.place, "[convergence] tests one direction only", "remove `both_ways`");
+    if file.tester.bidirectional {
+        problems.push_help(table.place, "[convergence] tests one direction only", "remove `bidirectional`");
     }
     let file::Convergence { events, rate, size, before, after } = &table.value;
     Some(Convergence {

@@ -44,7 +44,7 @@ table! {
         /// Receiving ports.
         to: List<Located<PortName>, 1, 8>,
         /// Send in both directions. Rates are then totals of both directions.
-        both_ways: bool = false,
+        bidirectional: bool = false,
         /// Line rate of a port, including Ethernet preamble and gap; it is 100 % in results.
         line: BitRate = "1 Gbit/s",
         /// Maximum rate at the IP layer. Default: the line rate of the sending ports.
@@ -90,7 +90,7 @@ table! {
         /// Number of networks per direction.
         count: BoundedCount<1, 1_000_000> = 50_000,
         /// Source of the router's routes.
-        by: Located<RouteSource> = "you",
+        by: Located<RouteSource> = "manual",
     }
 }
 
@@ -98,7 +98,7 @@ table! {
     /// Labels, for operations that use them. These are the labels of the first peer; those of other peers follow.
     pub(crate) struct LabelsTable "[labels]" {
         /// Source of the router's labels. With LDP each port acts as a separate router, and the router under test assigns the labels it swaps and pops.
-        by: LabelSource = "you",
+        by: LabelSource = "manual",
         /// Label that the router pushes for the first peer. Networks are distributed over peers in turn.
         push: LabelNumber = 1_000,
         /// Label that the router swaps.
@@ -128,7 +128,7 @@ table! {
         /// Key of the TCP MD5 option (RFC 2385).
         md5: Option<String>,
         /// File of additional routes, relative to this file, which give the router a table as large and as varied as a real one: an MRT file (RFC 6396, optionally compressed with gzip), or a text file with a prefix and a next hop per line. The first receiving port advertises them with itself as next hop. Routes to tested networks or parts of them are omitted.
-        beside: Option<Located<FilePath>>,
+        additional_routes: Option<Located<FilePath>>,
     }
 }
 
@@ -176,7 +176,7 @@ choice!(Operation {
     /// Packets arrive with two labels and leave with the inner one.
     "php" => Operation::Php,
     /// Packets arrive with a label and leave without it, forwarded by the label alone.
-    "unlabelled" => Operation::Unlabeled,
+    "unlabeled" => Operation::Unlabeled,
 });
 
 choice!(ConvergenceEvent {
@@ -188,14 +188,14 @@ choice!(ConvergenceEvent {
 
 choice!(RouteSource {
     /// You configure them. `netstage test router CONFIG --setup` prints the configuration for some routers.
-    "you" => RouteSource::User,
+    "manual" => RouteSource::User,
     /// The tester advertises them with BGP-4.
     "bgp" => RouteSource::Bgp,
 });
 
 choice!(LabelSource {
     /// You configure them. `netstage test router CONFIG --setup` prints the configuration for some routers.
-    "you" => LabelSource::User,
+    "manual" => LabelSource::User,
     /// The tester advertises them with LDP (RFC 5036).
     "ldp" => LabelSource::Ldp,
     /// The tester signals them with RSVP-TE (RFC 3209); not supported yet.

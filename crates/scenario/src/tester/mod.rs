@@ -139,7 +139,7 @@ impl Operation {
             Operation::Swap => "swap",
             Operation::Pop => "pop",
             Operation::Php => "php",
-            Operation::Unlabeled => "unlabelled",
+            Operation::Unlabeled => "unlabeled",
         }
     }
 

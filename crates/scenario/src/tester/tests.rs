@@ -53,7 +53,7 @@ fn the_line_rate_matches_the_paper() {
 
 #[test]
 fn both_directions_have_separate_networks_and_labels() {
-    let tester = with("both_ways = true").unwrap();
+    let tester = with("bidirectional = true").unwrap();
     let [forward, reverse] = &tester.directions[..] else { panic!("{:?}", tester.directions) };
     assert_eq!(
         (forward.first_network, reverse.first_network),
@@ -79,7 +79,11 @@ fn errors_contain_the_remedy() {
         ("[labels]", "[labels]\nby = \"rsvp-te\"", "RSVP-TE is not supported yet"),
         ("count = 1000", "first = \"2001:db8::\"", "set IPv6 addresses for port `east`"),
         ("[labels]", "[labels]\n[convergence]", "by = \"bgp\" in [routes]"),
-        ("[labels]", "[labels]\n[bgp]\nbeside = \"rib\"", "`beside` has no effect without BGP"),
+        (
+            "[labels]",
+            "[labels]\n[bgp]\nadditional_routes = \"rib\"",
+            "`additional_routes` has no effect without BGP",
+        ),
         ("interface = \"eth2\"", "interface = \"eth1\"", "interface `eth1` is listed twice"),
     ] {
         let text = SMALL

@@ -356,18 +356,18 @@ impl OutcomeBuilder {
 
     fn add_schedule(&mut self, name: &str, sender: &FlowResult) {
         let Some(schedule) = &sender.schedule else { return };
-        let mut load = |quantity: &str, unit: &str, asked: f64, achieved: f64| {
+        let mut load = |quantity: &str, unit: &str, requested: f64, achieved: f64| {
             self.outcome.loads.push(AchievedLoad {
                 subject: name.to_owned(),
                 quantity: quantity.to_owned(),
                 unit: unit.to_owned(),
                 layer: String::new(),
-                asked,
+                requested,
                 achieved,
             });
         };
         load("rate", "of the requested rate", 1.0, 1.0 + schedule.rate_error);
-        load("packets", "packets", schedule.asked as f64, schedule.sent as f64);
+        load("packets", "packets", schedule.requested as f64, schedule.sent as f64);
         load("gaps within 5 %", "", 1.0, schedule.gaps_within_5_percent);
     }
 
@@ -483,7 +483,7 @@ impl OutcomeBuilder {
                     quantity: "rate of the saturated line, relative".into(),
                     unit: String::new(),
                     layer: "ip".into(),
-                    asked: 1.0,
+                    requested: 1.0,
                     achieved: 1.0 + saturated.error,
                 });
             }

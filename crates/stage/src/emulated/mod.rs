@@ -61,7 +61,7 @@ pub fn run(
         .map_err(|e| RunFailure::Failed(format!("cannot create a folder for sockets: {e}")))?;
     let PreparedEmulation { members, assignments, windows, mut build, differences } =
         prepare(plan, seed, means.backend, &folder)?;
-    build.tell_bins = attendant.wants_bins();
+    build.report_bins = attendant.wants_bins();
     let mut so_far =
         PartialOutcome::new(plan, &members, assignments.values(), windows, Some(&build.emulator));
     let sockets = build.agents.iter();
@@ -178,7 +178,7 @@ fn prepare(
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
         gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
         watch: watch.map(|watch| (watch, senders)),
-        tell_bins: false,
+        report_bins: false,
     };
     Ok(PreparedEmulation { members, assignments, windows, build, differences })
 }

@@ -14,7 +14,6 @@ pub struct PendingRun {
     /// Number of the run.
     pub run: u64,
     /// Digest of the plan and the seed.
-    #[serde(rename = "of")]
     digest: String,
     /// Addresses of the sender and the receiver of each flow group.
     pub addresses: Vec<(IpAddr, IpAddr)>,

@@ -100,9 +100,8 @@ impl EmulatedNetwork {
     fn add_link(&self, link: &LinkSpec, spec: &Spec) -> Result<(), StartupError> {
         // Neighbors are configured statically, except where they are resolved.
         let has_circuit = link.ends.iter().any(|end| spec.nodes[*end].circuits.contains(&link.index));
-        let resolve_neighbours = link.resolves || has_circuit;
-        let options =
-            VethOptions { mtu: spec.mtu, resolve_neighbors: resolve_neighbours, ..VethOptions::default() };
+        let resolve_neighbors = link.resolves || has_circuit;
+        let options = VethOptions { mtu: spec.mtu, resolve_neighbors, ..VethOptions::default() };
         for (end, &node) in link.ends.iter().enumerate() {
             let (inner, outer) = (node_interface(link.index), emulator_interface(link.index, end));
             let at =

@@ -55,7 +55,7 @@ pub struct Build {
     /// TCP flows whose windows are watched, with the indices of their sending nodes.
     pub watch: Option<(WatchSpec, Vec<usize>)>,
     /// Reports bins during the run.
-    pub tell_bins: bool,
+    pub report_bins: bool,
 }
 
 /// Agent to start in a node.

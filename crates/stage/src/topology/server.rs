@@ -94,7 +94,7 @@ struct RunningNetwork {
     gateways: Option<Gateways>,
     watch: Option<WindowWatch>,
     watching: Option<JoinHandle<WatchedWindows>>,
-    tell_bins: bool,
+    report_bins: bool,
     /// Forwards frames before the run, if routers must find each other first.
     pre_run: Option<PreRunForwarding>,
     stop: Arc<AtomicBool>,
@@ -138,7 +138,7 @@ impl RunningNetwork {
             gateways: None,
             watch: None,
             watching: None,
-            tell_bins: build.tell_bins,
+            report_bins: build.report_bins,
             pre_run: None,
             stop: Arc::new(AtomicBool::new(false)),
             running: None,
@@ -218,11 +218,11 @@ impl RunningNetwork {
     fn run(&mut self, epoch: Epoch, sender: &Sender<FabricEvent>) {
         let links = self.links.take().or_else(|| self.pre_run.take().and_then(PreRunForwarding::end));
         let Some(mut links) = links else { return };
-        if self.tell_bins {
+        if self.report_bins {
             links.report_bins(forward_bins(sender.clone()));
         }
         if let Some(watch) = self.watch.take() {
-            let (stop, events) = (Arc::clone(&self.stop), self.tell_bins.then(|| sender.clone()));
+            let (stop, events) = (Arc::clone(&self.stop), self.report_bins.then(|| sender.clone()));
             let report = move |window| {
                 if let Some(events) = &events {
                     // A main loop that has ended needs no bins.

@@ -3,7 +3,7 @@
 use super::{COLUMNS, NOTE_KEY, RunMetadata};
 use bytes::Bytes;
 use netstage_core::time::Duration;
-use netstage_scenario::outcome::{Metric, RunOutcome, RunTotals, Series};
+use netstage_scenario::outcome::{Metric, RunOutcome, RunTotals, Series, current_name};
 use netstage_scenario::regular_file;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
@@ -114,7 +114,7 @@ fn blocks(group: &dyn RowGroupReader) -> Result<Vec<Block>> {
         blocks.push(Block {
             cell: cells[start] as u32,
             seed: seeds[start] as u64,
-            metric: metrics[start].as_utf8()?.into(),
+            metric: current_name(metrics[start].as_utf8()?).into(),
             subject: subjects[start].as_utf8()?.into(),
             times: times[start..end].iter().map(|&t| t as u64).collect(),
             values: values[start..end].to_vec(),
@@ -163,8 +163,8 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
     let mut series: Vec<Series> = Vec::new();
     while let Some(blocks) = reader.next_blocks()? {
         for block in blocks {
-            let metric = Metric::ALL.iter().find(|m| m.info().name == &*block.metric);
-            let metric = *metric.ok_or_else(|| malformed("unknown metric"))?;
+            let metric = Metric::by_name(&block.metric);
+            let metric = metric.ok_or_else(|| malformed("unknown metric"))?;
             let mut values = vec![f64::NAN; note.bins];
             for (time, value) in block.times.iter().zip(block.values) {
                 let bin = (time / note.interval_ns.max(1)) as usize;

@@ -29,7 +29,7 @@ fn a_run_is_read_as_it_was_written() {
         quantity: "rate".into(),
         unit: "bit/s".into(),
         layer: "payload".into(),
-        asked: 1e7,
+        requested: 1e7,
         achieved: 1e7 - 1.0 / 3.0,
     });
     outcome.void.push("the emulator fell behind".into());
@@ -149,4 +149,12 @@ fn measures_writing() {
         "{rows} rows, {} bytes: encoded in {encoded:?}, joined in {joined:?}, read in {read:?}",
         file.len()
     );
+}
+
+#[test]
+fn series_of_version_0_1_are_read_with_current_names() {
+    let old = Bytes::from_static(include_bytes!("../../../../fuzz/corpus/series/small"));
+    let blocks = SeriesReader::new(old).unwrap().next_blocks().unwrap().unwrap();
+    let has = |name: &str| blocks.iter().any(|block| &*block.metric == name);
+    assert!(has("link.utilization") && !has("link.utilisation"));
 }

@@ -56,7 +56,7 @@ pub fn encode_run(cell: u32, seed: u64, outcome: &RunOutcome) -> Result<Vec<u8>>
         bins: outcome.bins,
         totals: [t.events, t.sent, t.delivered_data, t.delivered, t.lost, t.in_flight, t.packet_hops],
         distributions: outcome.distributions.clone(),
-        loads: outcome.loads.iter().filter(|l| (l.asked + l.achieved).is_finite()).cloned().collect(),
+        loads: outcome.loads.iter().filter(|l| (l.requested + l.achieved).is_finite()).cloned().collect(),
         tests: outcome.tests.clone(),
         warnings: outcome.warnings.clone(),
         void: outcome.void.clone(),

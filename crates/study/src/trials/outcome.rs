@@ -46,11 +46,11 @@ pub struct TransferResult {
     /// Retransmitted segments.
     pub retransmissions: u64,
     /// Minimum of the sender's smoothed round trip.
-    pub least_round_trip: Option<Duration>,
+    pub min_round_trip: Option<Duration>,
     /// Mean of the sender's smoothed round trip.
     pub mean_round_trip: Option<Duration>,
     /// Maximum of the sender's smoothed round trip.
-    pub longest_round_trip: Option<Duration>,
+    pub max_round_trip: Option<Duration>,
 }
 
 /// Returns the result of a transfer from `start`, of `size` bytes or without end. The first `settle` of it is used only
@@ -87,16 +87,16 @@ pub fn transfer(
         bytes: bytes.round() as u64,
         duration: end.since(settled),
         retransmissions: retransmissions.sum::<f64>().round() as u64,
-        least_round_trip: round_trips(0).reduce(f64::min).map(Duration::from_secs_f64),
+        min_round_trip: round_trips(0).reduce(f64::min).map(Duration::from_secs_f64),
         mean_round_trip: (count > 0.0).then(|| Duration::from_secs_f64(sum / count)),
-        longest_round_trip: round_trips(first).reduce(f64::max).map(Duration::from_secs_f64),
+        max_round_trip: round_trips(first).reduce(f64::max).map(Duration::from_secs_f64),
     }
 }
 
 /// Returns the duration of sending: that at the requested rate, corrected by the achieved load if the stage reports it.
 fn sending(outcome: &RunOutcome, probe: &str, trial: &Trial, sent: u64) -> Duration {
     let load = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == "rate");
-    let share = load.map_or(1.0, |load| load.achieved / load.asked);
+    let share = load.map_or(1.0, |load| load.achieved / load.requested);
     Duration::from_secs_f64(sent as f64 / (trial.load.0 * share))
 }
 

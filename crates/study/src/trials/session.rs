@@ -289,14 +289,14 @@ impl<'a> TestSession<'a> {
 pub fn describe(fault: &TesterFault) -> String {
     match fault {
         TesterFault::NothingSent => "no packet left the generator".into(),
-        TesterFault::GeneratorShort { asked, offered } => {
-            format!("the generator offered {:.0} of {:.0} packets/s", offered.0, asked.0)
+        TesterFault::GeneratorShort { requested, offered } => {
+            format!("the generator offered {:.0} of {:.0} packets/s", offered.0, requested.0)
         }
-        TesterFault::GeneratorFast { asked, offered } => {
-            format!("the generator offered {:.0} packets/s instead of {:.0}", offered.0, asked.0)
+        TesterFault::GeneratorFast { requested, offered } => {
+            format!("the generator offered {:.0} packets/s instead of {:.0}", offered.0, requested.0)
         }
-        TesterFault::GeneratorStopped { asked, sent } => {
-            format!("the generator sent {sent} of {asked} packets")
+        TesterFault::GeneratorStopped { requested, sent } => {
+            format!("the generator sent {sent} of {requested} packets")
         }
         TesterFault::ReceiverDropped { packets, .. } => {
             format!("the receiving host dropped {packets} packets itself")

@@ -134,7 +134,7 @@ fn trial_row(trial: &TrialEntry) -> [String; 8] {
     let loss = trial.lost as f64 / trial.sent as f64;
     [
         trial.subject.clone(),
-        format::quantity(trial.asked_bps, "bit/s"),
+        format::quantity(trial.requested_bps, "bit/s"),
         format::quantity(trial.offered_bps, "bit/s"),
         format::duration(trial.sending_ns),
         trial.sent.to_string(),

@@ -48,8 +48,8 @@ fn search(trial: u64) -> RateSearchConfig {
 fn device(plan: &Plan, capacity: f64, generator: f64) -> RunOutcome {
     let probe = plan.flows.last().unwrap();
     let Some(&Pattern::Cbr { rate, packet }) = probe.traffic.pattern() else { panic!("{probe:?}") };
-    let asked = rate.as_f64() * f64::from(packet + 28) / f64::from(packet);
-    let offered = asked.min(generator);
+    let requested = rate.as_f64() * f64::from(packet + 28) / f64::from(packet);
+    let offered = requested.min(generator);
     let seconds = (probe.stop.0 - probe.start.0) as f64 / 1e9;
     let packets = (offered * seconds / 8.0 / f64::from(packet + 28)).round();
     let passed = (packets * (capacity / offered).min(1.0)).floor();
@@ -70,7 +70,7 @@ fn device(plan: &Plan, capacity: f64, generator: f64) -> RunOutcome {
             quantity: "rate".into(),
             unit: "bit/s".into(),
             layer: "payload".into(),
-            asked,
+            requested,
             achieved: offered,
         }],
         ..RunOutcome::default()

@@ -66,9 +66,9 @@ pub enum ProbeFormat {
 
 fn limit(emissions: &Emissions, options: &OneEnded) -> Result<(), FlowProblem> {
     let limit = options.limit.unwrap_or(ONE_ENDED_LIMIT);
-    let asked_bps = emissions.mean_rate().ok_or(FlowProblem::NoRate("a one-ended transport"))?;
-    if asked_bps > limit.as_f64() {
-        return Err(FlowProblem::AboveLimit { requested_bps: asked_bps, limit_bps: limit.0 });
+    let requested_bps = emissions.mean_rate().ok_or(FlowProblem::NoRate("a one-ended transport"))?;
+    if requested_bps > limit.as_f64() {
+        return Err(FlowProblem::AboveLimit { requested_bps, limit_bps: limit.0 });
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ fn both_ends_of_an_application_receive_the_messages_of_the_other() {
     let transfers = Transfers {
         size: SizeDistribution::constant(200_000),
         think: millis(10),
-        way: TransferDirection::Download,
+        direction: TransferDirection::Download,
         files: Some(3),
     };
     let web = Web {

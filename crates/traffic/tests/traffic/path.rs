@@ -82,7 +82,7 @@ fn gaps_of_a_poisson_flow_are_exponential() {
     let schedule = sent[0].schedule.unwrap();
     assert_eq!(total(&received[0], |counts| counts.received), schedule.sent, "{report:?}");
     // 2000 per second for half a second; within five standard deviations.
-    assert!((840..1160).contains(&schedule.asked), "{schedule:?}");
+    assert!((840..1160).contains(&schedule.requested), "{schedule:?}");
     let gaps = &sent[0].gaps.0;
     let count: u64 = gaps.iter().map(|bucket| bucket.1).sum();
     assert_eq!(count, schedule.sent - 1);

@@ -31,7 +31,7 @@ fn every_packet_is_answered_and_timed_in_both_directions() {
         for buckets in [&sender.round_trip, &sender.delay, &sender.answer_delay] {
             assert_eq!(count(buckets), 99);
         }
-        assert_eq!(sender.schedule.unwrap().asked, 99);
+        assert_eq!(sender.schedule.unwrap().requested, 99);
         assert!(sender.error.is_none() && reflector.error.is_none(), "{report:?}");
     }
 }

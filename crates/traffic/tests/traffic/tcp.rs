@@ -28,7 +28,7 @@ fn sixty_connections_share_two_threads() {
 
 fn a_paced_flow_follows_its_pattern() {
     let (sent, received, report) = run_both(&[flow(1, tcp(), CBR, free_port("127.0.0.1"))]);
-    assert_eq!(sent[0].schedule.unwrap().asked, 500, "{report:?}");
+    assert_eq!(sent[0].schedule.unwrap().requested, 500, "{report:?}");
     let sent = total(&sent[0], |counts| counts.sent_bytes);
     assert!(sent > 0 && total(&received[0], |counts| counts.received_bytes) <= sent);
 }

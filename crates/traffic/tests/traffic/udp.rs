@@ -14,7 +14,7 @@ fn every_packet_of_a_constant_rate_is_sent_and_counted() {
         let (sent, received, report) = run_both(&[task]);
         let schedule = sent[0].schedule.unwrap();
         // One packet at the start, and one each millisecond before the end.
-        assert_eq!(schedule.asked, 500, "{report:?}");
+        assert_eq!(schedule.requested, 500, "{report:?}");
         assert_eq!(total(&sent[0], |counts| counts.offered_bytes), 50_000);
         assert_eq!(total(&sent[0], |counts| counts.sent), schedule.sent);
         assert_eq!(total(&received[0], |counts| counts.received), schedule.sent);

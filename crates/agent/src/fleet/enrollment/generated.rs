@@ -44,7 +44,7 @@ pub struct RenewReply {
     pub expires_s: u64,
 }
 /// Generated client implementations.
-pub mod enrolment_client {
+pub mod enrollment_client {
     #![allow(
         unused_variables,
         dead_code,
@@ -55,10 +55,10 @@ pub mod enrolment_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     #[derive(Debug, Clone)]
-    pub struct EnrolmentClient<T> {
+    pub struct EnrollmentClient<T> {
         inner: tonic::client::Grpc<T>,
     }
-    impl<T> EnrolmentClient<T>
+    impl<T> EnrollmentClient<T>
     where
         T: tonic::client::GrpcService<tonic::body::Body>,
         T::Error: Into<StdError>,
@@ -76,7 +76,7 @@ pub mod enrolment_client {
         pub fn with_interceptor<F>(
             inner: T,
             interceptor: F,
-        ) -> EnrolmentClient<InterceptedService<T, F>>
+        ) -> EnrollmentClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
@@ -90,7 +90,7 @@ pub mod enrolment_client {
                 http::Request<tonic::body::Body>,
             >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
         {
-            EnrolmentClient::new(InterceptedService::new(inner, interceptor))
+            EnrollmentClient::new(InterceptedService::new(inner, interceptor))
         }
         /// Compress requests with the given encoding.
         ///
@@ -138,11 +138,11 @@ pub mod enrolment_client {
                 })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static(
-                "/netstage.fleet.v1.Enrolment/Join",
+                "/netstage.fleet.v1.Enrollment/Join",
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("netstage.fleet.v1.Enrolment", "Join"));
+                .insert(GrpcMethod::new("netstage.fleet.v1.Enrollment", "Join"));
             self.inner.unary(req, path, codec).await
         }
         /// Exchanges a valid certificate for a new one.
@@ -160,17 +160,17 @@ pub mod enrolment_client {
                 })?;
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static(
-                "/netstage.fleet.v1.Enrolment/Renew",
+                "/netstage.fleet.v1.Enrollment/Renew",
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("netstage.fleet.v1.Enrolment", "Renew"));
+                .insert(GrpcMethod::new("netstage.fleet.v1.Enrollment", "Renew"));
             self.inner.unary(req, path, codec).await
         }
     }
 }
 /// Generated server implementations.
-pub mod enrolment_server {
+pub mod enrollment_server {
     #![allow(
         unused_variables,
         dead_code,
@@ -179,9 +179,9 @@ pub mod enrolment_server {
         clippy::let_unit_value,
     )]
     use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with EnrolmentServer.
+    /// Generated trait containing gRPC methods that should be implemented for use with EnrollmentServer.
     #[async_trait]
-    pub trait Enrolment: std::marker::Send + std::marker::Sync + 'static {
+    pub trait Enrollment: std::marker::Send + std::marker::Sync + 'static {
         /// Exchanges a token for a certificate. The client shows no certificate.
         async fn join(
             &self,
@@ -194,14 +194,14 @@ pub mod enrolment_server {
         ) -> std::result::Result<tonic::Response<super::RenewReply>, tonic::Status>;
     }
     #[derive(Debug)]
-    pub struct EnrolmentServer<T> {
+    pub struct EnrollmentServer<T> {
         inner: Arc<T>,
         accept_compression_encodings: EnabledCompressionEncodings,
         send_compression_encodings: EnabledCompressionEncodings,
         max_decoding_message_size: Option<usize>,
         max_encoding_message_size: Option<usize>,
     }
-    impl<T> EnrolmentServer<T> {
+    impl<T> EnrollmentServer<T> {
         pub fn new(inner: T) -> Self {
             Self::from_arc(Arc::new(inner))
         }
@@ -252,9 +252,9 @@ pub mod enrolment_server {
             self
         }
     }
-    impl<T, B> tonic::codegen::Service<http::Request<B>> for EnrolmentServer<T>
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for EnrollmentServer<T>
     where
-        T: Enrolment,
+        T: Enrollment,
         B: Body + std::marker::Send + 'static,
         B::Error: Into<StdError> + std::marker::Send + 'static,
     {
@@ -269,10 +269,10 @@ pub mod enrolment_server {
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
             match req.uri().path() {
-                "/netstage.fleet.v1.Enrolment/Join" => {
+                "/netstage.fleet.v1.Enrollment/Join" => {
                     #[allow(non_camel_case_types)]
-                    struct JoinSvc<T: Enrolment>(pub Arc<T>);
-                    impl<T: Enrolment> tonic::server::UnaryService<super::JoinRequest>
+                    struct JoinSvc<T: Enrollment>(pub Arc<T>);
+                    impl<T: Enrollment> tonic::server::UnaryService<super::JoinRequest>
                     for JoinSvc<T> {
                         type Response = super::JoinReply;
                         type Future = BoxFuture<
@@ -285,7 +285,7 @@ pub mod enrolment_server {
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Enrolment>::join(&inner, request).await
+                                <T as Enrollment>::join(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -312,10 +312,10 @@ pub mod enrolment_server {
                     };
                     Box::pin(fut)
                 }
-                "/netstage.fleet.v1.Enrolment/Renew" => {
+                "/netstage.fleet.v1.Enrollment/Renew" => {
                     #[allow(non_camel_case_types)]
-                    struct RenewSvc<T: Enrolment>(pub Arc<T>);
-                    impl<T: Enrolment> tonic::server::UnaryService<super::RenewRequest>
+                    struct RenewSvc<T: Enrollment>(pub Arc<T>);
+                    impl<T: Enrollment> tonic::server::UnaryService<super::RenewRequest>
                     for RenewSvc<T> {
                         type Response = super::RenewReply;
                         type Future = BoxFuture<
@@ -328,7 +328,7 @@ pub mod enrolment_server {
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as Enrolment>::renew(&inner, request).await
+                                <T as Enrollment>::renew(&inner, request).await
                             };
                             Box::pin(fut)
                         }
@@ -377,7 +377,7 @@ pub mod enrolment_server {
             }
         }
     }
-    impl<T> Clone for EnrolmentServer<T> {
+    impl<T> Clone for EnrollmentServer<T> {
         fn clone(&self) -> Self {
             let inner = self.inner.clone();
             Self {
@@ -390,8 +390,8 @@ pub mod enrolment_server {
         }
     }
     /// Generated gRPC service name
-    pub const SERVICE_NAME: &str = "netstage.fleet.v1.Enrolment";
-    impl<T> tonic::server::NamedService for EnrolmentServer<T> {
+    pub const SERVICE_NAME: &str = "netstage.fleet.v1.Enrollment";
+    impl<T> tonic::server::NamedService for EnrollmentServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

@@ -7,7 +7,7 @@ pub mod generated;
 use super::authority::Authority;
 use super::folder::{FleetFolder, IssuedCertificate};
 use super::metrics::{HubCounts, count};
-use generated::enrolment_server;
+use generated::enrollment_server;
 use generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
 use netstage_host::log::{Level, Log};
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ impl EnrollmentService {
 }
 
 #[tonic::async_trait]
-impl enrolment_server::Enrolment for EnrollmentService {
+impl enrollment_server::Enrollment for EnrollmentService {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinReply>, Status> {
         let request = request.into_inner();
         let result = self.fleet.join(&self.authority, &request.secret, &request.request);

@@ -21,7 +21,7 @@ pub struct BackToBackConfig {
     /// Line rate, at which bursts are sent: the maximum theoretical frame rate.
     pub line: OfferedLoad,
     /// Longest burst to try, packets; RFC 2544 requires at least 2 s worth of packets.
-    pub longest: u64,
+    pub max_burst: u64,
     /// Difference between lossless and lossy burst at which a search ends, packets.
     pub resolution: u64,
     /// Number of times a lossy burst is repeated; it counts as lossless if one repeat is (binary search with
@@ -44,7 +44,7 @@ impl BackToBackConfig {
         BackToBackConfig {
             frame,
             line,
-            longest: (line.0 * 2.0) as u64,
+            max_burst: (line.0 * 2.0) as u64,
             resolution: 1,
             verifications: 0,
             repeats: REQUIRED_REPEATS,
@@ -115,10 +115,10 @@ pub struct BackToBack {
 impl BackToBack {
     /// Creates a measurement. Panics unless line rate, longest burst and resolution are above zero.
     pub fn new(config: BackToBackConfig) -> BackToBack {
-        assert!(config.line.0 > 0.0 && config.longest > 0 && config.resolution > 0, "{config:?}");
+        assert!(config.line.0 > 0.0 && config.max_burst > 0 && config.resolution > 0, "{config:?}");
         BackToBack {
             low: 0,
-            high: config.longest,
+            high: config.max_burst,
             high_tried: false,
             verified: 0,
             bursts: Vec::new(),
@@ -145,7 +145,7 @@ impl BackToBack {
         if unbounded || self.high - self.low <= self.config.resolution {
             self.unbounded |= unbounded;
             self.bursts.push(self.low);
-            (self.low, self.high, self.high_tried) = (0, self.config.longest, false);
+            (self.low, self.high, self.high_tried) = (0, self.config.max_burst, false);
         }
     }
 }

@@ -103,7 +103,7 @@ pub struct SenderResult {
     /// Packets lost in the backward direction.
     pub lost_backward: u32,
     /// Unanswered packets lost in an unknown direction: after the last reply, or with a stateless reflector.
-    pub lost_somewhere: u32,
+    pub lost_unattributed: u32,
     /// Replies that arrived after the reply to a later packet.
     pub reordered: u32,
     /// Received packets that were rejected.
@@ -313,7 +313,7 @@ impl SessionSender {
             outstanding,
             lost_forward,
             lost_backward,
-            lost_somewhere: self.expired - lost_forward - lost_backward,
+            lost_unattributed: self.expired - lost_forward - lost_backward,
             reordered: self.reordered,
             rejected: self.rejected,
         }

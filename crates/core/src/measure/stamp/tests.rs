@@ -121,14 +121,14 @@ fn loss_is_counted_per_direction() {
         answered: 90,
         lost_forward: 3,
         lost_backward: 5,
-        lost_somewhere: 2,
+        lost_unattributed: 2,
         ..SenderResult::default()
     };
     assert_eq!(result, expected);
     let stateless = SenderConfig { reflector_is_stateful: false, ..SenderConfig::default() };
     let reflector = ReflectorConfig { stateful: false, ..ReflectorConfig::default() };
     let result = StampPath::new(stateless, reflector).run(forward, backward);
-    assert_eq!((result.lost_forward, result.lost_backward, result.lost_somewhere), (0, 0, 8));
+    assert_eq!((result.lost_forward, result.lost_backward, result.lost_unattributed), (0, 0, 8));
 }
 
 #[test]

@@ -58,11 +58,11 @@ pub struct TransferSample {
     /// Received payload rate, bits per second.
     pub goodput: f64,
     /// Minimum round trip.
-    pub least_round_trip: Duration,
+    pub min_round_trip: Duration,
     /// Mean round trip.
     pub mean_round_trip: Duration,
     /// Maximum round trip.
-    pub longest_round_trip: Duration,
+    pub max_round_trip: Duration,
     /// Retransmitted segments.
     pub retransmissions: u64,
 }
@@ -205,7 +205,7 @@ impl WindowSearch {
             self.arms.iter().flat_map(|arm| &arm.samples).map(|(_, s)| *s).collect();
         let rate = free.iter().map(|sample| sample.goodput).fold(0.0, f64::max);
         let seconds = |trip: Duration| trip.as_secs_f64();
-        let min = free.iter().map(|sample| seconds(sample.least_round_trip)).fold(f64::INFINITY, f64::min);
+        let min = free.iter().map(|sample| seconds(sample.min_round_trip)).fold(f64::INFINITY, f64::min);
         let mean = free.iter().map(|sample| seconds(sample.mean_round_trip)).fold(min, f64::max);
         let bandwidth_delay_product = rate * min / 8.0;
         let smallest = (MIN_SEGMENTS * u64::from(self.config.segment)) as f64;

@@ -18,7 +18,7 @@ pub struct WindowSearchResult {
     pub best: Option<Setting>,
     /// True if no other setting is better by more than the tolerance, with 95 % confidence. False if the
     /// transfer limit was reached first.
-    pub is_sure: bool,
+    pub is_conclusive: bool,
     /// Relative gain in goodput over the same congestion control without a window limit.
     pub gain: Option<Summary>,
     /// Estimates of the path.
@@ -72,7 +72,7 @@ impl WindowSearchResult {
             curve.iter().filter(|p| p.setting.control == control && p.setting.window.is_some()).collect();
         Some(WindowSearchResult {
             best: best.map(|best| best.setting),
-            is_sure: tune.stage == WindowSearchStage::Over { sure: true },
+            is_conclusive: tune.stage == WindowSearchStage::Over { sure: true },
             gain: best.zip(free).map(|(best, free)| difference(&best.samples, &free.samples)),
             path: path(&tried)?,
             knee: best.and_then(|best| knee(&limited, mean(best, |s| s.goodput))),
@@ -122,11 +122,11 @@ fn choose_best(tune: &WindowSearch) -> Option<&Arm> {
 fn path(tried: &[&Arm]) -> Option<PathEstimate> {
     let samples = || tried.iter().flat_map(|arm| &arm.samples).map(|(_, sample)| sample);
     // The minimum of one transfer may be an ACK of the original segment taken for one of its retransmission.
-    let mut minima: Vec<Duration> = samples().map(|sample| sample.least_round_trip).collect();
+    let mut minima: Vec<Duration> = samples().map(|sample| sample.min_round_trip).collect();
     minima.sort_unstable();
     let base_round_trip = *minima.get(minima.len() / 2)?;
     let bottleneck = tried.iter().map(|arm| mean(arm, |s| s.goodput)).fold(0.0, f64::max);
-    let longest = samples().map(|sample| sample.longest_round_trip).max()?;
+    let longest = samples().map(|sample| sample.max_round_trip).max()?;
     let grown = longest.as_secs_f64() - base_round_trip.as_secs_f64();
     Some(PathEstimate {
         bottleneck,

@@ -46,11 +46,11 @@ impl Knee {
         let overflows = window > self.bandwidth_delay_product() + self.buffer;
         TransferSample {
             goodput: goodput.max(1.0),
-            least_round_trip: Duration::from_secs_f64(self.round_trip),
+            min_round_trip: Duration::from_secs_f64(self.round_trip),
             mean_round_trip: Duration::from_secs_f64(
                 self.round_trip + waits * if overflows { 0.7 } else { 1.0 },
             ),
-            longest_round_trip: Duration::from_secs_f64(self.round_trip + waits),
+            max_round_trip: Duration::from_secs_f64(self.round_trip + waits),
             retransmissions: if overflows { 9 } else { 0 },
         }
     }
@@ -89,7 +89,7 @@ fn knee_is_found_in_few_transfers_without_noise() {
         (PAPER.bandwidth_delay_product()..PAPER.bandwidth_delay_product() * 1.2).contains(&window),
         "{window}: {found:?}"
     );
-    assert!(found.is_sure && trials <= 25, "{trials}: {found:?}");
+    assert!(found.is_conclusive && trials <= 25, "{trials}: {found:?}");
     assert!((found.knee.unwrap() / PAPER.bandwidth_delay_product() - 0.97).abs() < 0.02, "{found:?}");
     let losses = found.losses_from.unwrap() as f64;
     assert!((PAPER.bandwidth_delay_product() + PAPER.buffer..300_000.0).contains(&losses), "{losses}");
@@ -136,7 +136,7 @@ fn better_congestion_control_is_chosen() {
     }
     let found = tune.result().unwrap();
     assert_eq!(found.best.unwrap().control, 1);
-    assert!(found.is_sure, "{found:?}");
+    assert!(found.is_conclusive, "{found:?}");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn search_on_a_dead_path_ends() {
 fn noisy_path_is_inconclusive_at_the_transfer_limit() {
     let noisy = Knee { noise: 0.1, ..PAPER };
     let runs: Vec<(WindowSearchResult, usize)> = (0..50).map(|seed| noisy.tune(config(), seed)).collect();
-    let unsure = runs.iter().filter(|(found, _)| !found.is_sure);
+    let unsure = runs.iter().filter(|(found, _)| !found.is_conclusive);
     assert!(unsure.clone().all(|(found, trials)| found.best.is_some() && *trials == 40));
     assert!(unsure.count() > 25);
 }
@@ -187,7 +187,7 @@ fn result_is_within_three_percent_of_the_best_despite_noise() {
         let (found, transfers) = path.tune(config(), seed);
         let reached = path.goodput(found.best.unwrap().window);
         missed += usize::from(reached < 0.97 * path.best());
-        sure += usize::from(found.is_sure);
+        sure += usize::from(found.is_conclusive);
         trials += transfers;
         assert!(transfers <= 40);
     }
@@ -216,9 +216,9 @@ proptest! {
                 asked.push(setting);
                 tune.record(TransferSample {
                     goodput: goodputs[count],
-                    least_round_trip: trip(1),
+                    min_round_trip: trip(1),
                     mean_round_trip: trip(1 + count as u64 % 3),
-                    longest_round_trip: trip(5),
+                    max_round_trip: trip(5),
                     retransmissions: count as u64 % 2,
                 });
             }

@@ -29,7 +29,7 @@ impl Dns {
     pub(super) fn check(&self) -> Result<(), ApplicationError> {
         SizeDistribution::constant(self.query).check()?;
         self.answer.check()?;
-        if self.query > MAX_DATAGRAM_PAYLOAD || self.answer.most > f64::from(MAX_DATAGRAM_PAYLOAD) {
+        if self.query > MAX_DATAGRAM_PAYLOAD || self.answer.max > f64::from(MAX_DATAGRAM_PAYLOAD) {
             return Err(ApplicationError::LargeDatagram);
         }
         if self.timeout.0 == 0 || self.interval.0 == 0 {

@@ -40,7 +40,7 @@ impl Exchange {
     pub(super) fn check(&self, carriage: TransportKind) -> Result<(), ApplicationError> {
         self.request.check()?;
         self.response.check()?;
-        let largest = self.request.most.max(self.response.most);
+        let largest = self.request.max.max(self.response.max);
         if carriage == TransportKind::Datagram && largest > f64::from(MAX_DATAGRAM_PAYLOAD) {
             return Err(ApplicationError::LargeDatagram);
         }

@@ -108,7 +108,7 @@ impl FrameVideoServer {
         for part in 0..parts {
             let bytes = remaining.div_ceil(parts - part);
             remaining -= bytes;
-            let content = MessageContent::Part { frame: self.frame, of: parts };
+            let content = MessageContent::Part { frame: self.frame, parts };
             context.send(self.connection, bytes, self.number, content);
             self.number = self.number.wrapping_add(1);
         }
@@ -182,13 +182,13 @@ impl ModelEndpoint for FrameVideoClient {
     }
 
     fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
-        let MessageContent::Part { frame, of } = message.content else { return };
+        let MessageContent::Part { frame, parts } = message.content else { return };
         self.next_request = Instant::NEVER;
-        let (parts, bytes) = self.incomplete.entry(frame).or_default();
-        if parts.insert(message.number) {
+        let (received, bytes) = self.incomplete.entry(frame).or_default();
+        if received.insert(message.number) {
             *bytes += u64::from(message.bytes);
         }
-        if (parts.len() as u64) < u64::from(of) {
+        if (received.len() as u64) < u64::from(parts) {
             return;
         }
         let bits = *bytes * 8;

@@ -41,7 +41,7 @@ pub enum MessageContent {
         /// Number of the frame.
         frame: u32,
         /// Number of parts of the frame.
-        of: u32,
+        parts: u32,
     },
 }
 
@@ -67,7 +67,7 @@ impl ApplicationMessage {
         let (kind, value, extent) = match self.content {
             MessageContent::Data => (DATA, 0, 0),
             MessageContent::Request { answer, after } => (REQUEST, answer, after.0),
-            MessageContent::Part { frame, of } => (PART, frame, u64::from(of)),
+            MessageContent::Part { frame, parts } => (PART, frame, u64::from(parts)),
         };
         let mut header = [0; HEADER as usize];
         header[0] = kind;
@@ -90,7 +90,7 @@ impl ApplicationMessage {
             REQUEST => MessageContent::Request { answer: value, after: Duration(extent) },
             PART => MessageContent::Part {
                 frame: value,
-                of: u32::try_from(extent).map_err(|_| InvalidMessageHeader)?,
+                parts: u32::try_from(extent).map_err(|_| InvalidMessageHeader)?,
             },
             _ => return Err(InvalidMessageHeader),
         };
@@ -111,7 +111,7 @@ mod tests {
         let contents = [
             MessageContent::Data,
             MessageContent::Request { answer: 7, after: Duration(1 << 40) },
-            MessageContent::Part { frame: u32::MAX, of: 12 },
+            MessageContent::Part { frame: u32::MAX, parts: 12 },
         ];
         for content in contents {
             let message =

@@ -114,7 +114,7 @@ pub struct Quality {
     /// Sum of their one-way delays, ns.
     pub delay_ns: u64,
     /// Number of mouth-to-ear delays.
-    pub heard: u64,
+    pub mouth_to_ear_count: u64,
     /// Sum of the mouth-to-ear delays, ns.
     pub mouth_to_ear_ns: u64,
 }
@@ -189,7 +189,7 @@ impl QualityBins {
                 quality.delay_ns += delay.0;
             }),
             Observation::MouthToEar { at, delay } => self.at(at, |quality| {
-                quality.heard += 1;
+                quality.mouth_to_ear_count += 1;
                 quality.mouth_to_ear_ns += delay.0;
             }),
         }

@@ -12,21 +12,21 @@ pub struct SizeDistribution {
     /// Standard deviation before truncation, bytes; 0 for a constant.
     pub deviation: f64,
     /// Minimum, bytes.
-    pub least: f64,
+    pub min: f64,
     /// Maximum, bytes.
-    pub most: f64,
+    pub max: f64,
 }
 
 impl SizeDistribution {
     /// Creates a constant size.
     pub fn constant(bytes: u32) -> SizeDistribution {
         let bytes = f64::from(bytes);
-        SizeDistribution { mean: bytes, deviation: 0.0, least: bytes, most: bytes }
+        SizeDistribution { mean: bytes, deviation: 0.0, min: bytes, max: bytes }
     }
 
-    /// Creates a log-normal distribution with a maximum of `most`.
-    pub fn lognormal(mean: f64, deviation: f64, most: f64) -> SizeDistribution {
-        SizeDistribution { mean, deviation, least: f64::from(HEADER), most }
+    /// Creates a log-normal distribution with a maximum of `max`.
+    pub fn lognormal(mean: f64, deviation: f64, max: f64) -> SizeDistribution {
+        SizeDistribution { mean, deviation, min: f64::from(HEADER), max }
     }
 
     /// Checks that the sizes are valid for messages.
@@ -34,9 +34,9 @@ impl SizeDistribution {
         let limit = f64::from(u32::MAX);
         let is_valid =
             self.mean > 0.0 && self.mean <= limit && self.deviation >= 0.0 && self.deviation <= limit;
-        if !is_valid || self.most.is_nan() || self.most > limit || self.least > self.most {
+        if !is_valid || self.max.is_nan() || self.max > limit || self.min > self.max {
             Err(ApplicationError::Size)
-        } else if self.most < f64::from(HEADER) || self.mean < f64::from(HEADER) {
+        } else if self.max < f64::from(HEADER) || self.mean < f64::from(HEADER) {
             Err(ApplicationError::SmallMessage)
         } else {
             Ok(())
@@ -51,10 +51,10 @@ impl SizeDistribution {
         // The maximum is returned if hardly any draw is within the bounds.
         for _ in 0..100 {
             let value = rng.lognormal(self.mean, self.deviation);
-            if (self.least..=self.most).contains(&value) {
+            if (self.min..=self.max).contains(&value) {
                 return value as u32;
             }
         }
-        self.most as u32
+        self.max as u32
     }
 }

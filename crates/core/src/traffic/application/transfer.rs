@@ -16,7 +16,7 @@ pub struct Transfers {
     /// Mean think time between transfers, exponential.
     pub think: Duration,
     /// Direction of the transfers.
-    pub way: TransferDirection,
+    pub direction: TransferDirection,
     /// Total number of files; `None` for unlimited.
     pub files: Option<u64>,
 }
@@ -73,7 +73,7 @@ impl ModelEndpoint for TransferClient {
 
     fn connected(&mut self, context: &mut Context, connection: u32) {
         let size = self.model.size.draw(context.rng);
-        let (bytes, answer) = match self.model.way {
+        let (bytes, answer) = match self.model.direction {
             TransferDirection::Download => (HEADER, size),
             TransferDirection::Upload => (size, HEADER),
         };

@@ -119,7 +119,8 @@ pub fn hmac_key(path: &Path) -> Result<HmacKey, Failure> {
 
 fn summary(found: &StampSessionResult) -> String {
     let counts = &found.counts;
-    let unanswered = counts.lost_forward + counts.lost_backward + counts.lost_somewhere + counts.outstanding;
+    let unanswered =
+        counts.lost_forward + counts.lost_backward + counts.lost_unattributed + counts.outstanding;
     let mut text = format!("\n{} sent, {} answered", counts.sent, counts.answered);
     if unanswered > 0 {
         let _ = write!(
@@ -127,7 +128,7 @@ fn summary(found: &StampSessionResult) -> String {
             ", lost: {} forward, {} backward, {} in an unknown direction",
             counts.lost_forward,
             counts.lost_backward,
-            counts.lost_somewhere + counts.outstanding
+            counts.lost_unattributed + counts.outstanding
         );
     }
     if counts.reordered > 0 {

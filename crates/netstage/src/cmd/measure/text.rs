@@ -344,7 +344,7 @@ fn timing(schedule: &Schedule) -> String {
     format!(
         "{} of {} packets sent, rate error {:+.3} %, {:.1} % of gaps within 5 %; lateness: median {}, 99 % {}, max {}",
         schedule.sent,
-        schedule.asked,
+        schedule.requested,
         schedule.rate_error * 100.0,
         schedule.gaps_within_5_percent * 100.0,
         nanoseconds(schedule.late_ns.0),

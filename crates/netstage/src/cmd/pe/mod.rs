@@ -130,7 +130,7 @@ fn shown(what: What, state: &PeSnapshot) -> String {
         What::Vpns => vec![views::flows(state)],
         What::Peers => vec![views::peers(state)],
         What::References => vec![views::references(state)],
-        What::Circuits => vec![views::circuits(state), views::neighbours(state)],
+        What::Circuits => vec![views::circuits(state), views::neighbors(state)],
         What::Counters => vec![views::counters(state)],
     };
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();

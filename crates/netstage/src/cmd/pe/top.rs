@@ -83,7 +83,7 @@ fn page(before: &PeSnapshot, now: &PeSnapshot, max: usize) -> String {
         flows.iter().map(|(flow, before)| bits(of(flow), of(before))).sum()
     };
     let silent = now.flows.iter().filter(|flow| flow.is_silent).count();
-    let lost: usize = now.peers.iter().filter(|peer| peer.way.is_none()).count();
+    let lost: usize = now.peers.iter().filter(|peer| peer.route.is_none()).count();
     let mut text = format!(
         "up {}, {} VPN flows, sending {}, receiving {}",
         time(now.uptime_ns),

@@ -31,7 +31,7 @@ pub fn router(state: &PeSnapshot) -> String {
 pub fn peers(state: &PeSnapshot) -> String {
     let mut table = Table::new(&["peer", "tunnel", "address", "path"]);
     for peer in &state.peers {
-        let path = match &peer.way {
+        let path = match &peer.route {
             Some(way) => format!("{} via {} ({}), MTU {}", way.interface, way.next_hop, way.mac, way.mtu),
             None => format!("unreachable: {}", peer.unreachable),
         };
@@ -141,11 +141,11 @@ pub fn circuits(state: &PeSnapshot) -> String {
     table.text()
 }
 
-pub fn neighbours(state: &PeSnapshot) -> String {
+pub fn neighbors(state: &PeSnapshot) -> String {
     let mut table = Table::new(&["circuit", "address", "MAC address"]);
-    for neighbour in &state.neighbours {
-        let mac = neighbour.mac.clone().unwrap_or("resolving".into());
-        table.row([neighbour.circuit.clone(), neighbour.address.to_string(), mac]);
+    for neighbor in &state.neighbors {
+        let mac = neighbor.mac.clone().unwrap_or("resolving".into());
+        table.row([neighbor.circuit.clone(), neighbor.address.to_string(), mac]);
     }
     table.text()
 }

@@ -40,7 +40,7 @@ pub struct Arguments {
     filter: Options,
     /// Source: kernel (BPF), tracing or polling, in order of detail [default: first available]
     #[arg(long, value_name = "SOURCE", hide_possible_values = true)]
-    by: Option<Teller>,
+    source: Option<Teller>,
     /// Stop after this time
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     span: Option<Duration>,
@@ -171,7 +171,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 }
 
 fn open(arguments: &Arguments, filter: Filter) -> Result<RecordSource, Failure> {
-    let by = match arguments.by {
+    let by = match arguments.source {
         None => SourceKind::Any,
         Some(Teller::Kernel) => SourceKind::Programs,
         Some(Teller::Tracing) => SourceKind::Tracing,

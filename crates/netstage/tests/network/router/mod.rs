@@ -31,9 +31,7 @@ fn test_sites(fast_path: &str) {
     let to = |prefix| route(&folder, 0, prefix).unwrap().to;
     assert_eq!(to("10.0.1.0/24"), "via 192.0.2.2 dev core0 push 301");
     assert_eq!(to("10.0.0.0/24"), "dev edge0", "route of the kernel");
-    assert!(
-        state.neighbours.iter().any(|neighbor| neighbor.address == "192.0.2.2" && neighbor.station.is_some())
-    );
+    assert!(state.neighbors.iter().any(|neighbor| neighbor.address == "192.0.2.2" && neighbor.mac.is_some()));
 
     // The kernel does not forward while the router runs, and its setting is restored.
     assert_eq!(world.forwards(), "0");

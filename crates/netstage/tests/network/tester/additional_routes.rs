@@ -55,7 +55,7 @@ fn a_table_of_a_route_collector_is_announced_with_the_networks() {
     let head = "router = \"Linux with BIRD\"\nready_within = \"20 s\"\nfrom = [\"west\"]\nto = [\"east\"]\n\
                 sizes = [\"imix\"]\noperations = [\"ip\"]\n";
     let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\nby = \"bgp\"\n\
-                [bgp]\nbeside = \"rib.20261101.0000.gz\"\n";
+                [bgp]\nadditional_routes = \"rib.20261101.0000.gz\"\n";
     let configuration = world.configure(head, rest);
     to_ipv6(&configuration);
     let _bird = bird(&world, &configuration);
@@ -90,7 +90,7 @@ fn bird_receives_the_networks_and_the_kernel_or_netstage_forwards() {
     let table = (0..2_100).map(|number| format!("11.{}.{}.128/25 192.0.2.9\n", number / 256, number % 256));
     std::fs::write(world.folder.join("table.txt"), table.collect::<String>()).unwrap();
     let rest = "[routes]\ncount = 2000\nby = \"bgp\"\n\
-                [bgp]\nown_as = 65002\nrouter_as = 65001\nbeside = \"table.txt\"\n";
+                [bgp]\nown_as = 65002\nrouter_as = 65001\nadditional_routes = \"table.txt\"\n";
     let configuration = world.configure(head, rest);
     let error = refusal(&world.test(&configuration));
     assert!(error.contains("no BGP session with 192.0.2.5: connection error"), "{error}");

@@ -62,7 +62,7 @@ impl Drop for Distributor {
 fn the_tester_uses_the_labels_advertised_by_the_router() {
     let world = TesterNetwork::new("tester-ldp");
     let head = "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n\
-                operations = [\"push\", \"swap\", \"unlabelled\", \"pop\"]\n";
+                operations = [\"push\", \"swap\", \"unlabeled\", \"pop\"]\n";
     let rest =
         "[routes]\ncount = 100\n[labels]\nby = \"ldp\"\npeers = 2\npush = 700\nloopback = \"198.51.100.1\"\n";
     let configuration = world.configure(head, rest);
@@ -101,7 +101,7 @@ fn the_tester_uses_the_labels_advertised_by_the_router() {
     let plain: String =
         (0..100).map(|network| format!("11.0.{network}.0/24 via 192.0.2.6 dev eth1\n")).collect();
     let _router = world.start(&plain);
-    let configuration = world.configure(&head.replace("\"push\", \"swap\", \"unlabelled\", ", ""), rest);
+    let configuration = world.configure(&head.replace("\"push\", \"swap\", \"unlabeled\", ", ""), rest);
     let cells = trials(&world.test(&configuration));
     assert_eq!(cells.len(), 1);
     assert_all_received(&cells);

@@ -22,7 +22,7 @@ fn a_router_forwards_in_both_directions_by_labels_and_routes() {
     let world = TesterNetwork::new("tester-own");
     let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nboth_ways = true\n\
                 sizes = [\"imix\"]\n";
-    let operations = "operations = [\"ip\", \"swap\", \"pop\", \"php\", \"unlabelled\"]\n";
+    let operations = "operations = [\"ip\", \"swap\", \"pop\", \"php\", \"unlabeled\"]\n";
     let rest = "[routes]\ncount = 1000\n[labels]\npeers = 4\n";
     let configuration = world.configure(&format!("{head}{operations}"), rest);
     let router = world.start(&world.setup(&configuration, "netstage"));
@@ -108,7 +108,7 @@ fn ipv6_packets_are_forwarded_with_and_without_labels() {
     world.add_ipv6();
     let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"imix\"]\n";
     let rest = "[routes]\ncount = 200\nfirst = \"2001:db8::\"\n[labels]\npeers = 3\n";
-    for operations in ["\"ip\", \"swap\", \"pop\", \"php\", \"unlabelled\"", "\"push\""] {
+    for operations in ["\"ip\", \"swap\", \"pop\", \"php\", \"unlabeled\"", "\"push\""] {
         let configuration = world.configure(&format!("{head}operations = [{operations}]\n"), rest);
         to_ipv6(&configuration);
         let router = world.start(&world.setup(&configuration, "netstage"));

@@ -83,7 +83,7 @@ fn open_vswitch_pushes_swaps_and_pops() {
     let switch = Switch::start(&world);
     // Open vSwitch copies the time to live into labels, but not out of them.
     for (operations, model) in
-        [("\"push\", \"swap\"", "uniform"), ("\"swap\", \"pop\", \"unlabelled\"", "pipe")]
+        [("\"push\", \"swap\"", "uniform"), ("\"swap\", \"pop\", \"unlabeled\"", "pipe")]
     {
         let head = format!(
             "router = \"OVS\"\nready_within = \"10 s\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\n\

@@ -13,7 +13,7 @@ fn a_run_sends_events_and_writes_the_record_of_the_command_line() {
 
     // All bins of both runs, each sent once after the last start of its run.
     let mut runs = std::collections::BTreeMap::new();
-    for (_, data) in events.iter().filter(|(name, _)| name == "told") {
+    for (_, data) in events.iter().filter(|(name, _)| name == "run") {
         let run = data["run"].as_u64().unwrap();
         match data["kind"].as_str().unwrap() {
             "begin" => drop(runs.insert(run, (data.clone(), 0, false))),
@@ -134,7 +134,7 @@ fn an_emulated_run_sends_events() {
     let status = &events.iter().rfind(|(name, _)| name == "status").unwrap().1;
     assert_eq!(status["phase"], "finished", "{status}");
     let run_events: Vec<&Value> =
-        events.iter().filter(|(name, _)| name == "told").map(|(_, data)| data).collect();
+        events.iter().filter(|(name, _)| name == "run").map(|(_, data)| data).collect();
     // Values, including windows and causes of their reduction, are sent before the end. A run with values that arrived
     // late is sent again at the end.
     let begun: Vec<&&Value> = run_events.iter().filter(|data| data["kind"] == "begin").collect();
@@ -260,29 +260,29 @@ fn study_numbers_are_unique_across_servers() {
     assert_eq!((unknown.status, unknown.message()), (404, format!("study {first} does not exist")));
 }
 
-fn news_continue_from_the_previous_response() {
-    let server = TestServer::start("serve-news", &[]);
+fn updates_continue_from_the_previous_response() {
+    let server = TestServer::start("serve-updates", &[]);
     let id = server.start_run("sub/two.toml", SCENARIO, "sim");
     // The version of the status never decreases, whether polled with events or without.
     let mut latest = 0;
-    let mut news = |after: &str| {
+    let mut update_after = |after: &str| {
         let shown = server.get(&format!("/api/runs/{id}")).json();
-        let response = server.get(&format!("/api/runs/{id}/news?after={after}"));
+        let response = server.get(&format!("/api/runs/{id}/updates?after={after}"));
         let before = shown["version"].as_u64().unwrap();
         if response.status == 204 {
             assert!(response.body.is_empty() && before == latest, "{response:?} {before} {latest}");
             return None;
         }
-        let news = response.json();
-        let version = news["status"]["version"].as_u64().unwrap();
+        let update = response.json();
+        let version = update["status"]["version"].as_u64().unwrap();
         assert!(latest <= before && before <= version, "{latest} {before} {version}");
         latest = version;
-        Some(news)
+        Some(update)
     };
     let (mut bins, mut after) = (std::collections::BTreeMap::new(), String::new());
     loop {
-        let Some(news) = news(&after) else { continue };
-        for event in news["told"].as_array().unwrap() {
+        let Some(update) = update_after(&after) else { continue };
+        for event in update["events"].as_array().unwrap() {
             let own = bins.entry(event["run"].as_u64().unwrap()).or_insert(0);
             match event["kind"].as_str().unwrap() {
                 "bins" => {
@@ -292,21 +292,21 @@ fn news_continue_from_the_previous_response() {
                 kind => assert_eq!((kind == "begin", *own), (*own == 0, *own), "{event}"),
             }
         }
-        after = news["next"].as_str().unwrap().to_owned();
-        if news["status"]["phase"] == "finished" {
+        after = update["next"].as_str().unwrap().to_owned();
+        if update["status"]["phase"] == "finished" {
             break;
         }
     }
     assert_eq!(bins.values().filter(|bins| **bins == 16).count(), 2, "{bins:?}");
-    assert!(news(&after).is_none(), "a finished study has no news");
-    let all = news("").unwrap();
+    assert!(update_after(&after).is_none(), "a finished study has no updates");
+    let all = update_after("").unwrap();
     assert_eq!((&all["status"]["phase"], &all["next"]), (&json!("finished"), &json!(after)));
     let events = server.events(id);
     let mut versions =
         events.iter().filter(|(name, _)| name == "status").map(|(_, data)| data["version"].as_u64());
     assert!(versions.clone().is_sorted() && versions.next_back().unwrap() >= Some(latest));
     for after in ["7", "0:1", "@", "0:1@x", "x@1"] {
-        let rejected = server.get(&format!("/api/runs/{id}/news?after={after}"));
+        let rejected = server.get(&format!("/api/runs/{id}/updates?after={after}"));
         let is_named = rejected.message().contains("is not the `next` of a previous response");
         assert_eq!((rejected.status, is_named), (400, true), "{after}");
     }
@@ -320,5 +320,5 @@ netstage_harness::tests![
     a_study_on_a_full_disk_fails_and_can_be_resumed,
     records_of_scenarios_in_subfolders_are_not_nested,
     study_numbers_are_unique_across_servers,
-    news_continue_from_the_previous_response,
+    updates_continue_from_the_previous_response,
 ];

@@ -4,7 +4,7 @@ mod answers;
 mod configuration;
 mod end_to_end;
 mod isolation;
-mod neighbours;
+mod neighbors;
 mod queues;
 mod references;
 mod refusals;
@@ -108,7 +108,7 @@ fn config_of(side: u8, way: CoreEncapsulation, vpns: Range<u16>) -> EngineConfig
             vpn = "vpn{number}"
             interface = "customers"
             vlan = {vlan}
-            station = "02:00:00:00:00:03"
+            mac = "02:00:00:00:00:03"
             address = ["10.0.{side}.254/24", "fd00:{side}::fe/32"]
             "#
         );

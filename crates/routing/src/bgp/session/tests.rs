@@ -409,13 +409,13 @@ fn routes_end_of_rib_and_refresh_requests_arrive() {
     let encoding = pair.machines[0].settings.identity.encoding(pair.machines[0].established().unwrap().1);
     let mut injection = Injection::new(&table, InjectionAction::Announce, SendOrder::Packed, &BgpFamily::ALL);
     injection.fill(&table, &encoding, usize::MAX / 2, &mut bytes);
-    message::write_end_of_rib(BgpFamily::Ipv4Labelled, &mut bytes);
+    message::write_end_of_rib(BgpFamily::Ipv4Labeled, &mut bytes);
     pair.deliver(0, 1, &bytes);
     assert!(pair.machines[0].refresh(BgpFamily::Vpnv4));
     pair.carry();
     let [
         BgpEvent::Update(update),
-        BgpEvent::EndOfRib(BgpFamily::Ipv4Labelled),
+        BgpEvent::EndOfRib(BgpFamily::Ipv4Labeled),
         BgpEvent::RefreshAsked(BgpFamily::Vpnv4),
     ] = &pair.events[1][..]
     else {

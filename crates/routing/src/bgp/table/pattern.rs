@@ -138,12 +138,12 @@ mod tests {
 
     #[test]
     fn labels_increase_from_the_first_one() {
-        let labelled = Pattern { family: BgpFamily::Ipv4Labelled, first_label: Some(1_048_571), ..pattern() };
+        let labeled = Pattern { family: BgpFamily::Ipv4Labeled, first_label: Some(1_048_571), ..pattern() };
         let mut table = BgpTable::new();
-        labelled.append_to(&mut table).unwrap();
+        labeled.append_to(&mut table).unwrap();
         assert_eq!(table.iter().last().unwrap().0.label, Some(1_048_575));
-        let result = Pattern { first_label: Some(1_048_572), ..labelled }.append_to(&mut table);
-        assert_eq!(result, Err(PatternError::OtherFamily(BgpFamily::Ipv4Labelled)));
+        let result = Pattern { first_label: Some(1_048_572), ..labeled }.append_to(&mut table);
+        assert_eq!(result, Err(PatternError::OtherFamily(BgpFamily::Ipv4Labeled)));
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub fn back_to_back(
     let throughput = throughput(session, probe, search)?;
     let line = maximum(session, probe, search.max_rate);
     let mut machine = BackToBack::new(BackToBackConfig {
-        longest: ((line.0 * longest.as_secs_f64()) as u64).max(1),
+        max_burst: ((line.0 * longest.as_secs_f64()) as u64).max(1),
         repeats,
         pauses: pauses(session),
         ..BackToBackConfig::rfc9004(probe.frame, line, throughput)

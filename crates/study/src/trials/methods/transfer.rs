@@ -24,7 +24,7 @@ pub fn run(session: &mut TestSession, test: &plan::TransferConfig) -> Result<(),
     let frame = session.test.frames[0];
     let all_bytes = (None, Duration::ZERO);
     let idle = session.transfer(&name, &derive::trickle(session.plan, session.test, &config), all_bytes)?;
-    let Some(round_trip) = idle.least_round_trip else {
+    let Some(round_trip) = idle.min_round_trip else {
         return Err(TestAbort::Void(format!("{name}: the stage measured no round trip")));
     };
     // Frames of the same size, sent by UDP.

@@ -36,9 +36,9 @@ pub fn run(session: &mut TestSession, test: &plan::TuneConfig) -> Result<(), Tes
         let or_zero = |time: Option<Duration>| time.unwrap_or(Duration::ZERO);
         tune.record(TransferSample {
             goodput: result.bytes as f64 * 8.0 / result.duration.as_secs_f64(),
-            least_round_trip: or_zero(result.least_round_trip),
+            min_round_trip: or_zero(result.min_round_trip),
             mean_round_trip: or_zero(result.mean_round_trip),
-            longest_round_trip: or_zero(result.longest_round_trip),
+            max_round_trip: or_zero(result.max_round_trip),
             retransmissions: result.retransmissions,
         });
     }

@@ -77,7 +77,7 @@ pub struct Arguments {
     tolerance: f64,
     /// Maximum window to try, as 16M
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = units::size)]
-    largest: u64,
+    max_window: u64,
     /// Seed of the order of transfers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -215,13 +215,13 @@ fn config(arguments: &Arguments, segment: u32) -> Result<WindowSearchConfig, Fai
     if !(0.01..=50.0).contains(&arguments.tolerance) {
         return Err(Failure::usage("--tolerance must be 0.01 to 50 %"));
     }
-    if arguments.largest < 4 * u64::from(segment) || arguments.largest > 1 << 30 {
-        return Err(Failure::usage("--largest must be at least four segments and at most 1 GiB"));
+    if arguments.max_window < 4 * u64::from(segment) || arguments.max_window > 1 << 30 {
+        return Err(Failure::usage("--max-window must be at least four segments and at most 1 GiB"));
     }
     Ok(WindowSearchConfig {
         controls: arguments.congestion.len().max(1),
         segment,
-        max_window: arguments.largest,
+        max_window: arguments.max_window,
         delay_bound: arguments.max_round_trip,
         tolerance: arguments.tolerance / 100.0,
         trials: arguments.trials.into(),

@@ -190,9 +190,9 @@ impl<'a> Transfers<'a> {
         let min = samples.iter().filter_map(|sample| known(sample.min_round_trip_ns)).min();
         TransferSample {
             goodput: arrived as f64 * 8.0 / measured.as_secs_f64().max(1e-9),
-            least_round_trip: Duration(min.unwrap_or(0)),
+            min_round_trip: Duration(min.unwrap_or(0)),
             mean_round_trip: Duration(sum / u64::max(count, 1)),
-            longest_round_trip: Duration(settled().max().unwrap_or(0)),
+            max_round_trip: Duration(settled().max().unwrap_or(0)),
             retransmissions,
         }
     }

@@ -64,7 +64,7 @@ pub struct StartWave {
     /// Daemons with their configurations.
     pub daemons: Vec<(FrrDaemon, String)>,
     /// Prefixes to which the router must learn a route; if the flag is set, an LSP.
-    pub expects: Vec<(String, bool)>,
+    pub required: Vec<(String, bool)>,
 }
 
 /// Daemon of FRR.
@@ -127,7 +127,7 @@ pub fn spec(
         let mut daemons = configuration::daemons(plan, routing, node, &behind);
         let waves = FrrDaemon::WAVES.map(|wave| StartWave {
             daemons: daemons.extract_if(.., |(daemon, _)| wave.contains(daemon)).collect(),
-            expects: expects(routing, node, &behind, wave),
+            required: required_prefixes(routing, node, &behind, wave),
         });
         RouterSpec {
             node,
@@ -166,7 +166,7 @@ pub fn configurations(plan: &Plan) -> Result<BTreeMap<String, BTreeMap<String, S
 }
 
 /// Returns the prefixes that a router must learn from a wave of daemons.
-fn expects(
+fn required_prefixes(
     routing: &RoutingService,
     node: usize,
     behind: &Behind,
@@ -261,7 +261,7 @@ mod tests {
             ldp.contains("label local advertise explicit-null") && !ldp.contains("permit 10.0.3.1"),
             "{ldp}"
         );
-        let learns = |name: &str, wave: usize| router(name).waves[wave].expects.clone();
+        let learns = |name: &str, wave: usize| router(name).waves[wave].required.clone();
         assert_eq!(learns("core", 2), [("10.0.4.1/32".into(), true), ("10.0.5.1/32".into(), true)]);
         assert_eq!(learns("core", 3), []);
         assert_eq!(learns("west", 3), [("10.0.0.0/24".into(), true), ("fd6e:7374::/112".into(), true)]);

@@ -131,7 +131,7 @@ impl RoutingProcesses {
             }
             let distributes = has_labels && FrrDaemon::WAVES[wave].contains(&FrrDaemon::Ldp);
             if distributes {
-                let prefixes = routers.iter().flat_map(|router| &router.waves[wave].expects);
+                let prefixes = routers.iter().flat_map(|router| &router.waves[wave].required);
                 let prefixes: BTreeSet<&String> = prefixes.map(|(prefix, _)| prefix).collect();
                 let unbound =
                     |routing: &RoutingProcesses, router: &RouterSpec| routing.unbound(router, &prefixes);
@@ -280,8 +280,8 @@ impl RoutingProcesses {
 
     /// Returns a message with the first prefix that a router must learn from a wave of daemons and has not learned yet.
     fn lacks(&self, router: &RouterSpec, wave: usize) -> Option<String> {
-        let expects = &router.waves[wave].expects;
-        if expects.is_empty() {
+        let required = &router.waves[wave].required;
+        if required.is_empty() {
             return None;
         }
         let (mut reachable, mut reachable_by_lsp) = (BTreeSet::new(), BTreeSet::new());
@@ -297,7 +297,7 @@ impl RoutingProcesses {
             true => reachable_by_lsp.contains(prefix),
             false => reachable.contains(prefix),
         };
-        let (prefix, by_lsp) = expects.iter().find(|expected| !is_learned(expected))?;
+        let (prefix, by_lsp) = required.iter().find(|expected| !is_learned(expected))?;
         let kind = if *by_lsp { "LSP" } else { "route" };
         Some(format!("node.{} has no {kind} to {prefix}", router.name))
     }

@@ -15,7 +15,7 @@ const OTHER: Mac = [2, 0, 0, 0, 0, 0x12];
 /// behind 10.0.0.7.
 fn unresolved_config() -> EngineConfig {
     let mut config = config(0, CoreEncapsulation::Udp4, 2);
-    config.router.circuits.iter_mut().for_each(|circuit| circuit.station = None);
+    config.router.circuits.iter_mut().for_each(|circuit| circuit.mac = None);
     config.router.circuits[0].routes.push((prefix("10.7.0.0/16"), [10, 0, 0, 7].into()));
     config
 }
@@ -226,7 +226,7 @@ fn the_router_answers_echo_requests_from_both_sides() {
         let own: IpAddr = if is_v6 { address("fd00:0::fe").into() } else { [10, 0, 0, 254].into() };
         for from in 0..2 {
             let mut config = unresolved_config();
-            config.router.circuits[0].station = Some(HOST);
+            config.router.circuits[0].mac = Some(HOST);
             let mut router = router(&config);
             let request = echo(is_v6, from, own);
             let out = match from {
