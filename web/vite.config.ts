@@ -5,7 +5,7 @@ import { appFiles, reportFiles } from './build/files.ts';
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
-// Two bundles of the same components: `--mode report` stands inside a page of its own, `--mode app` is served.
+// Two bundles of the same components: `--mode report` is embedded in its page, `--mode app` is served.
 export default defineConfig(({ mode }) => {
   const name = mode === 'app' ? 'app' : 'report';
   return {

@@ -1,5 +1,5 @@
-// The page the binary makes, made here for tests: the template's places are filled in one pass, so that
-// nothing inserted is searched again.
+// Assembles the report page for tests as the program does: all placeholders of the template are replaced in one pass,
+// so inserted text is never searched.
 
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

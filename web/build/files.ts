@@ -1,5 +1,6 @@
-// Turns a bundle into the three files the binary embeds: a script, a style sheet and a page. Those of the report
-// are safe to stand inside the page, whose policy lets exactly these two run; those of the app are served beside it.
+// Splits a bundle into the three files that the program embeds: a script, a style sheet and a page. Script and style
+// sheet of the report are embedded in its page, and the page's content security policy allows only these two by their
+// hashes. Those of the app are served as files.
 
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync } from 'node:fs';
@@ -50,7 +51,7 @@ export function appFiles(page: string): Plugin {
   };
 }
 
-/** The one script and the one style sheet of a bundle. */
+/** Returns the only script and the only style sheet of a bundle. */
 function pair(bundle: Rolldown.OutputBundle, name: string): { script: Rolldown.OutputChunk; style: Rolldown.OutputAsset } {
   const [script, style] = [bundle[`${name}.js`], bundle[`${name}.css`]];
   if (script?.type !== 'chunk' || style?.type !== 'asset') throw new Error(`the bundle lacks ${name}.js or ${name}.css`);
@@ -59,7 +60,7 @@ function pair(bundle: Rolldown.OutputBundle, name: string): { script: Rolldown.O
   return { script, style };
 }
 
-/** Nothing in the script may end or comment out the element it stands in. */
+/** Escapes sequences that would end or comment out the script element. */
 export function inlineScript(code: string): string {
   return code.replaceAll('<!--', '\\x3c!--').replace(/<(\/?script)/gi, '\\x3c$1');
 }
@@ -68,7 +69,7 @@ function hash(text: string): string {
   return `sha256-${createHash('sha256').update(text).digest('base64')}`;
 }
 
-/** The licences of the packages in the bundle. */
+/** Returns the licenses of the packages in the bundle. */
 function notices(modules: string[]): string {
   const folders = new Map<string, string>();
   for (const path of modules) {

@@ -1,4 +1,4 @@
-// Writes report-data.json: invented numbers in the shape of real ones, the same on every run.
+// Writes report-data.json: synthetic numbers in the schema of a report, identical on every run.
 
 import { writeFileSync } from 'node:fs';
 
@@ -34,11 +34,11 @@ const throughput = weights.map((w, i) => {
 });
 
 const fine = Array.from({ length: 2000 }, (_, i) => round(i * 0.025, 6));
-const walk = (start, pull, centre, size) => {
+const walk = (start, pull, center, size) => {
   let q = start;
   return fine.map((t) => {
     if (t < 5) return 0;
-    q = Math.max(0, Math.min(50, q + pull * (centre - q) + size * noise()));
+    q = Math.max(0, Math.min(50, q + pull * (center - q) + size * noise()));
     return round(q, 3);
   });
 };

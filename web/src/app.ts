@@ -1,4 +1,4 @@
-// The page of `netstage serve`: scenarios, runs as they happen, records.
+// Page of `netstage serve`: scenarios, live runs and records.
 
 import { mount } from 'svelte';
 import './page.css';

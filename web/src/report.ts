@@ -1,4 +1,4 @@
-// The report page: reads the data beside it and shows it.
+// Report page: reads the embedded data and renders it.
 
 import { mount } from 'svelte';
 import './page.css';

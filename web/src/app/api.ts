@@ -1,8 +1,8 @@
-// What the page asks the server, in the shapes its OpenAPI description gives. Whatever goes wrong becomes a
-// Refused with a sentence for people.
+// Requests to the server, with the types of its OpenAPI description. Every failure becomes a Refused with a readable
+// message.
 
 import type { ReportData, TopologyData } from '../lib/types';
-import type { Told } from './live';
+import type { RunEvent } from './live';
 
 export interface About {
   tool: string;
@@ -29,7 +29,7 @@ export interface Problem {
 export interface Checked {
   sound: boolean;
   problems: Problem[];
-  /** Why the stage does not run it, though nothing is wrong with it. */
+  /** Reason why the stage cannot run a valid scenario. */
   refusal: string;
   warnings: string[];
   title: string;
@@ -71,7 +71,7 @@ export type Phase = 'running' | 'stopping' | 'finished' | 'stopped' | 'failed';
 
 export interface Status {
   id: number;
-  /** The greater one of two is the later. */
+  /** Increases with every change. */
   version: number;
   scenario: string;
   title: string;
@@ -90,14 +90,14 @@ export interface Status {
 export interface Shown extends Status {
   cells: string[];
   topology?: TopologyData;
-  /** For each cell, the weights of its VPNs. */
+  /** Weights of the VPNs of each cell. */
   weights: Record<string, number>[];
 }
 
-export interface News {
+export interface StudyUpdate {
   status: Status;
-  told: Told[];
-  /** What to ask with for what comes next. */
+  events: RunEvent[];
+  /** Value of `after` for the next request. */
   next: string;
 }
 
@@ -129,7 +129,7 @@ export class Refused extends Error {
   }
 }
 
-/** Called when the server wants its token. */
+/** Called when the server requires its token. */
 let wanted = () => {};
 export function onTokenWanted(then: () => void): void {
   wanted = then;
@@ -145,12 +145,12 @@ async function answered(method: string, path: string, query: Record<string, stri
       ...(body === undefined ? {} : { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }),
     });
   } catch {
-    throw new Refused(0, 'The server does not answer.', 'Is `netstage serve` still running?');
+    throw new Refused(0, 'The server does not respond.', 'Is `netstage serve` still running?');
   }
   if (answer.ok) return answer;
   if (answer.status === 401 && path !== 'session') wanted();
-  const told = (await answer.json().catch(() => null)) as { error?: { message: string; help?: string; problems?: Problem[] } } | null;
-  throw new Refused(answer.status, told?.error?.message ?? `The server answers ${answer.status}.`, told?.error?.help, told?.error?.problems);
+  const failure = (await answer.json().catch(() => null)) as { error?: { message: string; help?: string; problems?: Problem[] } } | null;
+  throw new Refused(answer.status, failure?.error?.message ?? `The server responded with status ${answer.status}.`, failure?.error?.help, failure?.error?.problems);
 }
 
 async function ask<T>(...question: Parameters<typeof answered>): Promise<T> {
@@ -167,8 +167,8 @@ export const api = {
   check: (scenario: Draft, stage: Stage) => ask<Checked>('POST', 'check', {}, { scenario, stage }),
   runs: () => ask<Status[]>('GET', 'runs'),
   run: (id: number) => ask<Shown>('GET', `runs/${id}`),
-  /** Nothing where nothing is new. */
-  news: (id: number, after: string, signal: AbortSignal) => ask<News | undefined>('GET', `runs/${id}/news`, { after }, undefined, signal),
+  /** Undefined if there are no updates. */
+  updates: (id: number, after: string, signal: AbortSignal) => ask<StudyUpdate | undefined>('GET', `runs/${id}/updates`, { after }, undefined, signal),
   start: (scenario: Draft, stage: Stage) => ask<Status>('POST', 'runs', {}, { scenario, stage }),
   stop: (id: number) => ask<void>('DELETE', `runs/${id}`),
   agents: () => ask<FleetState>('GET', 'agents'),

@@ -1,15 +1,15 @@
-// Texts that are not kept yet, by the name they were opened as. They belong to the tab: another one does not see them, a
-// reload does, and so does a tab that the browser opens again.
+// Unsaved drafts, by the name under which they were opened. They belong to the tab: a reload and a restored tab keep
+// them, other tabs do not see them.
 
 export interface Unkept {
   text: string;
-  /** What the file held when its editing began. */
+  /** Content of the file when editing began. */
   before: string | null;
 }
 
 const key = (name: string) => `netstage draft ${name}`;
 
-/** Whether it is remembered: a browser may refuse, or have no room. */
+/** Returns whether the draft was stored. A browser may forbid storage or have no space. */
 export function remember(name: string, draft: Unkept): boolean {
   try {
     sessionStorage.setItem(key(name), JSON.stringify(draft));
@@ -23,7 +23,7 @@ export function forget(name: string): void {
   try {
     sessionStorage.removeItem(key(name));
   } catch {
-    // Nothing was remembered then.
+    // Without storage there are no drafts.
   }
 }
 

@@ -1,4 +1,4 @@
-// A run as it is told: series that grow, what the network is like now, and figures of it.
+// State of a run in progress: growing series, the present load of the network, and figures.
 
 import { scaleUnit } from '../lib/format';
 import type { FigureData, Load, Series, Share } from '../lib/types';
@@ -6,7 +6,7 @@ import type { FigureData, Load, Series, Share } from '../lib/types';
 export interface Subject {
   metric: string;
   unit: string;
-  /** Of a rate or size; empty where there is none. */
+  /** Layer of a rate or size; empty for other metrics. */
   layer: string;
   subject: string;
 }
@@ -21,7 +21,7 @@ export interface Begun {
   left_out: number;
 }
 
-export type Told =
+export type RunEvent =
   | Begun
   | { kind: 'bins'; run: number; from: number; values: (number | null)[][] }
   | { kind: 'end'; run: number };
@@ -30,15 +30,18 @@ export interface LiveSeries extends Subject {
   values: (number | null)[];
 }
 
-/** What is nearly equal looks so, and no axis moves with every bin. Delays between two clocks may be below zero. */
+/**
+ * The axis starts at zero, so that small differences look small and the axis is stable. Delays between two clocks may
+ * be negative.
+ */
 const FROM_ZERO = { min: 0 };
 
-/** Seconds of a run that are seen at once, until the reader asks for all. */
+/** Visible time span of a run in seconds, unless the user shows all of it. */
 export const WINDOW_S = 60;
 
 export class LiveRun {
   readonly series: LiveSeries[];
-  /** Where each bin begins, seconds. */
+  /** Start of each bin, seconds. */
   readonly x: number[] = [];
   over = false;
   private byMetric = new Map<string, LiveSeries[]>();
@@ -72,7 +75,7 @@ export class LiveRun {
     return this.byMetric.get(metric) ?? [];
   }
 
-  /** How the links are, by name; the busier direction counts. */
+  /** Returns the load of each link by name: that of its busier direction. */
   loads(): Map<string, Load> {
     const loads = new Map<string, Load>();
     const add = (metric: string, put: (load: Load, value: number) => void) => {
@@ -88,7 +91,7 @@ export class LiveRun {
     return loads;
   }
 
-  /** What each VPN gets. */
+  /** Returns the throughput and share of each VPN. */
   shares(): Map<string, Share> {
     const rates = this.of('vpn.throughput').map((s) => [s.subject, s.values.at(-1) ?? 0] as const);
     const all = rates.reduce((sum, [, rate]) => sum + rate, 0);
@@ -98,7 +101,7 @@ export class LiveRun {
     }));
   }
 
-  /** The figures there are. One that has only grown is the same object as before. */
+  /** Returns the figures. A figure that only has more samples is the same object as before. */
   figures(): FigureData[] {
     const of = (metric: string) => this.of(metric);
     const vpns = of('vpn.throughput').length > 0;
@@ -113,7 +116,7 @@ export class LiveRun {
     ].filter((f) => f !== null);
   }
 
-  /** Axes, units and names are those of a report's figure of the same metric (`study/src/plot.rs`). */
+  /** Axes, units and names are those of the report's figure of this metric (`study/src/plot.rs`). */
   private figure(name: string, title: string, chosen: LiveSeries[], y: { min?: number; max?: number } = FROM_ZERO): FigureData | null {
     const [first] = chosen;
     if (!first) return null;
@@ -127,10 +130,10 @@ export class LiveRun {
     });
   }
 
-  /** Windows of TCP flows, with a mark at each reduction that says why. */
+  /** Windows of TCP flows, with a mark and the cause at each reduction. */
   private windows(): FigureData | null {
     const flows = this.of('flow.window');
-    const figure = this.figure('tcp-windows', 'TCP windows, and why they fell', flows);
+    const figure = this.figure('tcp-windows', 'TCP windows and causes of reductions', flows);
     if (!figure) return null;
     const windows = new Map(flows.map((s) => [s.subject, s.values]));
     const marks = [...this.byMetric].filter(([metric]) => metric.startsWith('flow.cause.')).flatMap(([metric, causes]): Series[] => {
@@ -142,7 +145,8 @@ export class LiveRun {
       return points.length === 0 ? [] : [{ name, group: 'fell for', points: true, x: points.map((p) => p.x), y: points.map((p) => p.y) }];
     });
     if (marks.length === 0) return figure;
-    // Marks are few and made anew; the figure stays the same object while its series have the same names.
+    // Marks are few and are created again each time; the figure remains the same object while its series have the same
+    // names.
     const whole = this.kept({ ...figure, name: 'tcp-windows-causes', series: [...figure.series, ...marks] });
     whole.series.splice(figure.series.length, marks.length, ...marks);
     return whole;
@@ -157,29 +161,29 @@ export class LiveRun {
   }
 }
 
-/** All runs of a study that are told of. */
+/** All runs of a study with events. */
 export class Feed {
   readonly runs = new Map<number, LiveRun>();
 
-  add(told: Told): void {
-    if (told.kind === 'begin') {
+  add(event: RunEvent): void {
+    if (event.kind === 'begin') {
       for (const [number, run] of this.runs) {
-        if (run.begun.cell === told.cell && run.begun.seed === told.seed) this.runs.delete(number);
+        if (run.begun.cell === event.cell && run.begun.seed === event.seed) this.runs.delete(number);
       }
-      this.runs.set(told.run, new LiveRun(told));
-    } else if (told.kind === 'bins') this.runs.get(told.run)?.add(told.from, told.values);
+      this.runs.set(event.run, new LiveRun(event));
+    } else if (event.kind === 'bins') this.runs.get(event.run)?.add(event.from, event.values);
     else {
-      const run = this.runs.get(told.run);
+      const run = this.runs.get(event.run);
       if (run) run.over = true;
     }
-    // As many as the server keeps.
+    // The server keeps the same number of runs.
     while (this.runs.size > 8) {
       const first = [...this.runs].find(([, run]) => run.over) ?? [...this.runs][0]!;
       this.runs.delete(first[0]);
     }
   }
 
-  /** The one to look at: the first that goes on, else the last that did. */
+  /** Returns the run to show: the first in progress, otherwise the last one. */
   current(): LiveRun | null {
     const all = [...this.runs.values()];
     return all.find((run) => !run.over) ?? all.at(-1) ?? null;

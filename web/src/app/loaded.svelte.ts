@@ -1,8 +1,8 @@
-// What is asked of the server and shown: the last answer, or why there is none.
+// Result of a repeated request: the last response, or the error.
 
 import { onMount } from 'svelte';
 
-/** How often a list that is looked at is asked for again, milliseconds. */
+/** Interval between requests while the list is visible, milliseconds. */
 const AGAIN = 2000;
 
 export class Loaded<T> {
@@ -10,7 +10,7 @@ export class Loaded<T> {
   error = $state.raw<unknown>(null);
   private asked = 0;
 
-  /** An answer that was overtaken by another question is dropped; the one before stays until there is a new one. */
+  /** An outdated response is dropped; the previous value remains until the next one. */
   async ask(question: () => Promise<T>): Promise<void> {
     const own = ++this.asked;
     try {
@@ -21,14 +21,14 @@ export class Loaded<T> {
     }
   }
 
-  /** Nothing is shown any more, whatever is still answered. */
+  /** Ignores all pending responses. */
   forget(): void {
     this.asked++;
     [this.value, this.error] = [null, null];
   }
 }
 
-/** Asked again and again as long as the component is there. Call it while that is made. */
+/** Repeats a request while the component is mounted. Call it during initialization. */
 export function polled<T>(question: () => Promise<T>): Loaded<T> {
   const loaded = new Loaded<T>();
   onMount(() => {

@@ -1,4 +1,4 @@
-// Where the reader is: the path of the page. Names may hold any letter, so each part is encoded by itself.
+// Route: the path of the page. Each part is percent-encoded separately, since names may contain any character.
 
 export type Route =
   | { view: 'scenarios'; name: string | null }
@@ -31,7 +31,7 @@ export function address(route: Route): string {
 
 class Place {
   route = $state.raw<Route>(parse(location.pathname));
-  /** Asked before the reader leaves; false keeps the reader here. */
+  /** Called before the view changes; false prevents the change. */
   mayLeave = () => true;
 
   constructor() {
@@ -48,7 +48,7 @@ class Place {
 
 export const place = new Place();
 
-/** For links: the browser's own ways (another tab, copying) stay as they are. */
+/** Handler of links. Clicks with modifier keys keep the browser's behavior. */
 export function follow(event: MouseEvent, route: Route): void {
   if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();

@@ -1,10 +1,10 @@
-// Series on one common x: for CSV, for the table under a figure, and for what the cursor points at.
+// Aligns series on a common x, for CSV, for the table of a figure, and for the values at the cursor.
 
 import type { FigureData, Series } from './types';
 
 export interface Aligned {
   x: ArrayLike<number>;
-  /** Per series: the index of its sample at x[row], or -1. `null` stands for "the row itself". */
+  /** Per series: index of its sample at x[row], or -1. `null` stands for the identity. */
   rows: (Int32Array | null)[];
 }
 
@@ -19,7 +19,7 @@ export function sameX(a: ArrayLike<number>, b: ArrayLike<number>): boolean {
   return true;
 }
 
-/** Joins ascending x arrays. Equal arrays are used as they are, without a copy. */
+/** Merges ascending x arrays. Equal arrays are used without a copy. */
 export function align(all: ArrayLike<number>[]): Aligned {
   const first = all[0] ?? [];
   if (all.every((x) => sameX(x, first))) return { x: first, rows: all.map(() => null) };
@@ -49,7 +49,7 @@ export function align(all: ArrayLike<number>[]): Aligned {
   return { x, rows };
 }
 
-/** The first index whose x is not below `value`. */
+/** Returns the first index with x ≥ `value`. */
 export function lowerBound(x: ArrayLike<number>, value: number): number {
   let low = 0;
   let high = x.length;
@@ -61,7 +61,7 @@ export function lowerBound(x: ArrayLike<number>, value: number): number {
   return low;
 }
 
-/** The index whose x is nearest to `value`; -1 for an empty series. */
+/** Returns the index of the x nearest to `value`; -1 for an empty series. */
 export function nearest(x: ArrayLike<number>, value: number): number {
   if (x.length === 0) return -1;
   const right = lowerBound(x, value);
@@ -70,7 +70,7 @@ export function nearest(x: ArrayLike<number>, value: number): number {
   return value - x[right - 1]! <= x[right]! - value ? right - 1 : right;
 }
 
-/** Indices of the samples in [min, max] and one beyond on either side, so that lines reach the border. */
+/** Returns the range of samples in [min, max], plus one sample on either side, so that lines reach the border. */
 export function window(x: ArrayLike<number>, min: number, max: number): [number, number] {
   const from = Math.max(0, lowerBound(x, min) - 1);
   let to = lowerBound(x, max);

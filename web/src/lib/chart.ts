@@ -1,5 +1,5 @@
-// What a line or bar figure shows, worked out from its data: traces, ranges, what lies nearest to a point.
-// Knows nothing of the page. Arrays of the data are used in place, never copied, unless x is out of order.
+// Model of a line or bar figure: traces, ranges and hit testing. It does not depend on the page. Data arrays are not
+// copied unless x is unsorted.
 
 import { lowerBound, nearest, seriesX, window } from './align';
 import { formatNumber, formatShare, scaleUnit, withUnit, type Scaled } from './format';
@@ -9,9 +9,9 @@ import type { Axis, FigureData, Series } from './types';
 export type Range = [number, number];
 
 export interface View {
-  /** null: everything. */
+  /** null: the full range. */
   x: Range | null;
-  /** null: whatever the visible data needs. */
+  /** null: the range of the visible data. */
   y: Range | null;
 }
 
@@ -99,14 +99,14 @@ function spanX(traces: Trace[], axis: Axis, log: boolean): Range {
     if (first < t.x.length) low = Math.min(low, t.x[first]!);
     high = Math.max(high, t.x[t.x.length - 1]!);
   }
-  // Bins that begin just after zero do not hide it.
+  // A range that starts just above zero is extended to zero.
   if (!log && low > 0 && low < 0.05 * high) low = 0;
   if (axis.min !== undefined && !(log && axis.min <= 0)) low = axis.min;
   if (axis.max !== undefined && !(log && axis.max <= 0)) high = axis.max;
   return widen([low, high], log);
 }
 
-/** A range that can be drawn, whatever the data was: finite, not empty, positive on a log scale. */
+/** Returns a drawable range for any data: finite, not empty, and positive on a log scale. */
 export function widen([low, high]: Range, log: boolean): Range {
   if (!Number.isFinite(low) || !Number.isFinite(high)) return log ? [1, 10] : [0, 1];
   if (low > high) [low, high] = [high, low];
@@ -116,7 +116,7 @@ export function widen([low, high]: Range, log: boolean): Range {
     return low === high ? [low / 2, high * 2] : [low, high];
   }
   if (low !== high) return [low, high];
-  // What is nothing so far is drawn at the foot of what may come.
+  // Series that are zero so far are drawn at the bottom.
   if (low === 0) return [0, 1];
   const pad = Math.abs(low) * 0.1;
   return [low - pad, high + pad];
@@ -146,14 +146,14 @@ function meanOnly(t: Trace): Trace {
   return t.low || t.high ? { ...t, low: null, high: null } : t;
 }
 
-/** All means, and of wide intervals as much as leaves the means readable. */
+/** Includes all means, and as much of wide intervals as keeps the means readable. */
 function withBands([low, high]: Range, [bandLow, bandHigh]: Range): Range {
   const room = 0.5 * Math.max(high - low, 0.2 * Math.max(Math.abs(low), Math.abs(high)));
   const least = low >= 0 ? Math.max(0, low - room) : low - room;
   return [Math.max(bandLow, least), Math.min(bandHigh, high + room)];
 }
 
-/** The y range for the shown traces within an x range: the axis' own limits first, then what the data needs. */
+/** Returns the y range of the shown traces within an x range. The limits of the axis take precedence over the data. */
 export function fitY(chart: Chart, shown: boolean[], x: Range): Range {
   const { y: axis, reference_lines: references = [] } = chart.figure;
   const log = chart.yLog;
@@ -185,7 +185,7 @@ export function fitY(chart: Chart, shown: boolean[], x: Range): Range {
   return widen([low, high], log);
 }
 
-/** The smallest part of the x axis that zooming goes down to. */
+/** Limits zooming to a minimum part of the x axis. */
 export function clampX(chart: Chart, range: Range): Range | null {
   const [min, max] = chart.fullX;
   let [low, high] = range[0] <= range[1] ? range : [range[1], range[0]];
@@ -207,7 +207,7 @@ export interface Point {
   y: number;
 }
 
-/** The sample of a trace that stands for position x, if the trace reaches there and has a value. */
+/** Returns the sample of a trace at position x; -1 if the trace has no value there. */
 export function sampleAt(t: Trace, x: number): number {
   const i = nearest(t.x, x);
   if (i < 0) return -1;
@@ -218,7 +218,7 @@ export function sampleAt(t: Trace, x: number): number {
   return i < t.y.length ? i : -1;
 }
 
-/** The value a line passes at x, between its samples. */
+/** Returns the interpolated value of a line at x. */
 export function valueAt(t: Trace, x: number): number | null {
   const right = lowerBound(t.x, x);
   const at = (i: number) => t.y[i] ?? null;
@@ -231,7 +231,7 @@ export function valueAt(t: Trace, x: number): number | null {
   return a + ((b - a) * (x - xa)) / (xb - xa);
 }
 
-/** The value of the last sample in view. */
+/** Returns the value of the last visible sample. */
 export function lastIn(t: Trace, x: Range): number {
   for (let i = window(t.x, x[0], x[1])[1] - 1; i >= 0; i--) {
     if (t.x[i]! <= x[1] && t.y[i] !== null && t.y[i] !== undefined) return t.x[i]! >= x[0] ? i : -1;
@@ -249,18 +249,18 @@ export function yText(chart: Chart, y: number | null | undefined): string {
   return formatNumber(y === null || y === undefined ? null : y * chart.yUnit.factor);
 }
 
-/** Several series may bear one name (throughput of VPN 1 in two cells); the group makes it plain. */
+/** Several series may have the same name (throughput of VPN 1 in two cells); the group distinguishes them. */
 export function fullName(t: { name: string; group?: string | null }): string {
   return t.group && !t.name.includes(t.group) ? `${t.group}: ${t.name}` : t.name;
 }
 
-/** The name under a heading that says the group. */
+/** Name below a heading with the group. */
 export function shortName(t: { name: string; group?: string | null }): string {
   const short = t.group ? t.name.replace(`, ${t.group}`, '') : t.name;
   return short === t.group || short === '' ? t.name : short;
 }
 
-/** A figure in words, for those who do not see it. */
+/** Returns a text alternative of a figure. */
 export function describe(chart: Chart): string {
   const { figure } = chart;
   const kind = chart.bars ? 'Bar chart' : 'Line chart';

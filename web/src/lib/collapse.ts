@@ -8,14 +8,14 @@ export interface Collapsed {
   nodes: number[];
   /** Links to draw. */
   links: number[];
-  /** Per node of the graph: the node that stands for it. */
+  /** Per node of the graph: the node that represents it. */
   standsFor: number[];
-  /** Per drawn node, all it stands for, itself first. */
+  /** Per drawn node: all nodes it represents, itself first. */
   members: Map<number, number[]>;
   linkMembers: Map<number, number[]>;
 }
 
-/** Fewer rows than this are drawn as they are. */
+/** Diagrams with fewer rows are not collapsed. */
 export const READABLE_ROWS = 16;
 const LEAST_EQUAL = 4;
 
@@ -50,7 +50,7 @@ interface Branch {
   children: Branch[];
 }
 
-/** `strict`: branches are equal only if rates and delays are. */
+/** `strict`: branches are equal only if their rates and delays are equal. */
 function merge(graph: Graph, data: TopologyData, rank: number[], strict: boolean): Collapsed {
   const { parent, roots } = hangingTrees(graph);
   const children: number[][] = graph.names.map(() => []);
@@ -75,7 +75,7 @@ function merge(graph: Graph, data: TopologyData, rank: number[], strict: boolean
     result.members.set(v, equals);
     for (const e of equals) result.standsFor[e] = v;
   };
-  /** Branches that correspond to one another, one drawn for all. */
+  /** Equal branches, of which one is drawn. */
   const draw = (equal: Branch[]) => {
     const first = equal[0]!;
     keep(first.node, equal.map((b) => b.node));
@@ -101,7 +101,7 @@ function merge(graph: Graph, data: TopologyData, rank: number[], strict: boolean
   return result;
 }
 
-/** Places of equal branches together; too few of them stay single. */
+/** Indices of equal branches; groups that are too small remain separate. */
 function groups(branches: Branch[]): number[][] {
   const bySignature = new Map<string, number[]>();
   branches.forEach((b, i) => {
@@ -112,7 +112,7 @@ function groups(branches: Branch[]): number[][] {
   return [...bySignature.values()].flatMap((g) => (g.length >= LEAST_EQUAL ? [g] : g.map((i) => [i])));
 }
 
-/** The trees that hang off the meshed part; in a network without a mesh, off its middle. */
+/** Trees attached to the meshed part of the network; without a mesh, to its center. */
 function hangingTrees(graph: Graph): { parent: number[]; roots: number[] } {
   const count = graph.names.length;
   const around = graph.names.map((_, v) => new Set(graph.incident[v]!.map((l) => other(graph, l, v)).filter((w) => w !== v)));
@@ -125,7 +125,7 @@ function hangingTrees(graph: Graph): { parent: number[]; roots: number[] } {
     for (const v of leaves) {
       if (gone[v] || degree[v] !== 1) continue;
       const w = [...around[v]!].find((u) => !gone[u])!;
-      // Parallel links to one neighbour are no tree.
+      // Parallel links to one neighbor are not a tree.
       const ways = graph.incident[v]!.filter((l) => other(graph, l, v) === w);
       gone[v] = true;
       if (ways.length === 1) parent[v] = ways[0]!;

@@ -7,7 +7,7 @@ import type { FigureData, TableData } from './types';
 
 const WIDEST = 4_000_000;
 
-/** Quotes where needed; a text that a spreadsheet would take for a formula is kept a text. */
+/** Quotes a value if needed. Text that a spreadsheet would evaluate as a formula is escaped. */
 export function csvCell(value: string | number | null | undefined): string {
   if (value === null || value === undefined) return '';
   if (typeof value === 'number') return Number.isFinite(value) ? String(value) : '';
@@ -25,7 +25,7 @@ export function tableCsv(table: TableData): string {
   return head + table.rows.map(line).join('');
 }
 
-/** In chunks, so that a large figure never becomes one long string. */
+/** Written in chunks, so that a large figure never needs one long string. */
 export function figureCsv(figure: FigureData): string[] {
   if (figure.kind === 'heatmap') return heatmapCsv(figure);
   if (figure.kind === 'bar') return barCsv(figure);

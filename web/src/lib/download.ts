@@ -1,4 +1,4 @@
-// Saves what the page holds as a file, without a server.
+// Saves data of the page as a file, without a server.
 
 export function save(name: string, type: string, parts: BlobPart[]): void {
   saveBlob(name, new Blob(parts, { type }));
@@ -12,7 +12,7 @@ export function saveBlob(name: string, blob: Blob): void {
   window.setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
-/** Letters, digits, dot, dash and underscore of a name, for a file or an anchor. */
+/** Replaces all characters but letters, digits, dot, dash and underscore, for file names and anchors. */
 export function slug(name: string): string {
   return name.normalize('NFKD').replace(/[^A-Za-z0-9._-]+/g, '-').replace(/^[-.]+|[-.]+$/g, '').slice(0, 80) || 'unnamed';
 }

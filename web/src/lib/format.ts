@@ -1,4 +1,4 @@
-// Numbers as text: the same on every machine, whatever its locale.
+// Formats numbers independently of the locale.
 
 import type { Axis } from './types';
 
@@ -7,13 +7,15 @@ const UP: [number, string][] = [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']]
 const DOWN: [number, string][] = [[1e-3, 'm'], [1e-6, 'µ'], [1e-9, 'n']];
 
 export interface Scaled {
-  /** Multiply a value of the data by this to get what is shown. */
+  /** Factor from the value of the data to the shown value. */
   factor: number;
   unit: string;
 }
 
-/** Chooses an SI prefix for a base unit so that the largest value reads well; other units stay as they are. A layer may
- * follow the unit: `bit/s, ip`. */
+/**
+ * Selects the SI prefix of a base unit for the largest value; other units are unchanged. A layer may follow the unit:
+ * `bit/s, ip`.
+ */
 export function scaleUnit(unit: string | undefined, largest: number): Scaled {
   const plain = { factor: 1, unit: unit ?? '' };
   const base = unit?.split(',', 1)[0]!;
@@ -27,7 +29,7 @@ export function scaleUnit(unit: string | undefined, largest: number): Scaled {
   return plain;
 }
 
-/** Four significant digits, no trailing zeros, a real minus sign. */
+/** Four significant digits, without trailing zeros, and with a minus sign (U+2212). */
 export function formatNumber(value: number | null | undefined, digits = 4): string {
   if (value === null || value === undefined || Number.isNaN(value)) return '–';
   if (!Number.isFinite(value)) return value > 0 ? '∞' : '−∞';
@@ -48,21 +50,21 @@ function trimZeros(text: string): string {
   return text.includes('.') ? text.replace(/\.?0+$/, '') : text;
 }
 
-/** A share p told as 1 / (1 − p), as a percentage with as many nines as it has. */
+/** Formats a share p, given as 1 / (1 − p), as a percentage with all its nines. */
 export function formatShare(x: number): string {
   const above = 100 / x;
   const decimals = Math.max(0, Math.ceil(-Math.log10(above) - 1e-9)) + 1;
   return `${trimZeros((100 - above).toFixed(Math.min(9, decimals)))} %`;
 }
 
-/** The text of an axis tick, with the decimals its spacing asks for. */
+/** Formats an axis tick with the decimals that its spacing needs. */
 export function formatTick(value: number, spacing: number): string {
   if (value === 0) return '0';
   const size = Math.abs(value);
   if (size >= 1e6 || spacing < 1e-6 || size < 1e-5) return formatNumber(value, 5);
   const decimals = Math.max(0, Math.min(12, -Math.floor(Math.log10(spacing) + 1e-9)));
   const text = value.toFixed(decimals);
-  // A spacing such as 0.25 needs one decimal more than its magnitude tells.
+  // A spacing such as 0.25 needs one decimal more than its magnitude.
   const exact = Math.abs(Number(text) - value) > spacing / 100 ? value.toFixed(decimals + 1) : text;
   return exact.replace('-', '−');
 }
@@ -79,7 +81,7 @@ const SIZE: Record<string, number> = { n: 1e-9, u: 1e-6, µ: 1e-6, m: 1e-3, k: 1
 const NUMBER = /^\s*[<>≤≥≈~]?\s*([-−+]?(?:\d+(?:[,\u2009\u202f]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-−+]?\d+)?)(.*)$/is;
 const PREFIX = /^\s*(?:±\s*[\d.,e−+-]+\s*)?([numkKMGTµ])i?(?:bit\/s|bit|B\/s|B|s|Hz)(?![\w/])/;
 
-/** What a cell of a table is worth when sorted: "0.95 ± 0.01" is 0.95, "50 Mbit/s" more than "2 kbit/s", "n/a" nothing. */
+/** Sort value of a table cell: "0.95 ± 0.01" is 0.95, "50 Mbit/s" is more than "2 kbit/s", "n/a" has none. */
 export function leadingNumber(text: string): number | null {
   const match = NUMBER.exec(text);
   if (!match) return null;

@@ -1,15 +1,16 @@
-// Pointers on a plot: hover, drag a box, pinch. Positions are pixels from the plot's upper left corner.
+// Pointer gestures on a plot: hover, box selection and pinch. Positions are pixels from the upper left corner of the
+// plot.
 
 export interface Gestures {
   hover(x: number, y: number): void;
   leave(): void;
-  /** While a box is drawn; null when it is given up. */
+  /** Called while a box is drawn; null when it is canceled. */
   box(box: Box | null): void;
   zoom(box: Box): void;
-  /** Two fingers: what lay at [a, b] when they came down now lies at [c, d]. */
+  /** Two fingers: the range [a, b] at their start has moved to [c, d]. */
   pinch(a: number, b: number, c: number, d: number): void;
   pinchStart(): void;
-  /** Around a place, by a factor below 1 to come closer. */
+  /** Zooms around a position; a factor below 1 zooms in. */
   wheel(x: number, factor: number): void;
   reset(): void;
 }
@@ -25,7 +26,7 @@ const DRAG_FROM = 6;
 const BOX_FROM = 28;
 const DOUBLE_TAP_MS = 320;
 
-/** Returns what undoes it. */
+/** Returns a function that removes the listeners. */
 export function listen(target: HTMLElement, on: Gestures): () => void {
   const fingers = new Map<number, { x: number; y: number }>();
   let start: { x: number; y: number } | null = null;
@@ -119,7 +120,7 @@ export function listen(target: HTMLElement, on: Gestures): () => void {
     if (e.pointerType !== 'touch' && !dragging) on.leave();
   };
   const wheel = (e: WheelEvent) => {
-    // Turning the wheel scrolls the page; a trackpad's pinch arrives as ctrl and wheel.
+    // The wheel scrolls the page; a trackpad pinch arrives as a wheel event with the Ctrl key.
     if (!e.ctrlKey) return;
     e.preventDefault();
     on.wheel(place(e).x, Math.exp(clamp(e.deltaY / 200 + 0.5, 1) - 0.5));

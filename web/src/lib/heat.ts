@@ -1,7 +1,7 @@
-// A heat map on canvas: cells coloured by value, the values in them where they fit, and the scale of colours.
+// Heat map on canvas: cells colored by value, the values in the cells if they fit, and the color scale.
 
 import { axisTitle, formatNumber, scaleUnit } from './format';
-import { PAPER, contrast, rampColour, type Mode } from './palette';
+import { PAPER, contrast, rampColor, type Mode } from './palette';
 import type { FigureData } from './types';
 
 export interface Heat {
@@ -78,7 +78,7 @@ export function describeHeat(heat: Heat): string {
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
 
-/** Height that suits the rows at a given width. */
+/** Returns the height for the number of rows at this width. */
 export function heatHeight(heat: Heat, width: number): number {
   return Math.round(Math.min(560, Math.max(200, heat.rows * (width < 480 ? 42 : 52)) + 62));
 }
@@ -121,14 +121,14 @@ export function drawHeat(ctx: CanvasRenderingContext2D, heat: Heat, width: numbe
         ctx.globalAlpha = 1;
         continue;
       }
-      const colour = rampColour(mode, fractionOf(heat, value));
-      ctx.fillStyle = colour;
-      // Whole pixels, lest seams show between small cells.
+      const color = rampColor(mode, fractionOf(heat, value));
+      ctx.fillStyle = color;
+      // Whole pixels avoid visible seams between small cells.
       const [x0, y0] = [Math.round(x), Math.round(y)];
       ctx.fillRect(x0 + gap / 2, y0 + gap / 2, Math.round(x + cellWidth) - x0 - gap, Math.round(y + cellHeight) - y0 - gap);
       if (size >= 9) {
         ctx.font = font(size);
-        ctx.fillStyle = contrast(colour, '#ffffff') >= contrast(colour, '#14171b') ? '#ffffff' : '#14171b';
+        ctx.fillStyle = contrast(color, '#ffffff') >= contrast(color, '#14171b') ? '#ffffff' : '#14171b';
         ctx.fillText(heatText(heat, value), x + cellWidth / 2, y + cellHeight / 2);
       }
     }
@@ -162,7 +162,7 @@ export function drawHeat(ctx: CanvasRenderingContext2D, heat: Heat, width: numbe
   const barLeft = width - right + (small ? 10 : 20);
   const barHeight = heat.rows * cellHeight;
   for (let i = 0; i < barHeight; i++) {
-    ctx.fillStyle = rampColour(mode, 1 - i / barHeight);
+    ctx.fillStyle = rampColor(mode, 1 - i / barHeight);
     ctx.fillRect(barLeft, top + i, bar, 1.5);
   }
   ctx.fillStyle = paper.muted;

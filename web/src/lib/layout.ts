@@ -1,4 +1,4 @@
-// Where the nodes and links of a topology are drawn. The same topology always gives the same picture.
+// Layout of a topology. It is deterministic.
 
 import { collapse, identity, type Collapsed } from './collapse';
 import { buildGraph, rankNodes, type Graph } from './rank';
@@ -8,7 +8,7 @@ import type { TopologyData, TopologyLink } from './types';
 export interface PlacedNode {
   name: string;
   kind: string;
-  /** Names of all the nodes drawn as this one, its own first. */
+  /** Names of all nodes drawn as this one, its own first. */
   members: string[];
   layer: number;
   x: number;
@@ -24,9 +24,9 @@ export interface PlacedLink {
   from: number;
   to: number;
   path: string;
-  /** Where a label stands, and what it says; null where it would only clutter. */
+  /** Label of the link; null if it would clutter the diagram. */
   label: Label | null;
-  /** The highest of all members. */
+  /** Maximum over all members. */
   utilization: number | undefined;
 }
 
@@ -34,7 +34,7 @@ export interface Label {
   x: number;
   y: number;
   anchor: 'start' | 'middle' | 'end';
-  /** Rate and delay; empty where a neighbour says the same for all. */
+  /** Rate and delay; empty if the label of an adjacent link holds for all. */
   text: string;
 }
 
@@ -43,22 +43,22 @@ export interface Layout {
   links: PlacedLink[];
   width: number;
   height: number;
-  /** Whether equal branches are drawn as one. */
+  /** Set if equal branches are drawn as one. */
   collapsed: boolean;
-  /** Whether there is anything to collapse. */
+  /** Set if there are branches to collapse. */
   collapsible: boolean;
-  /** Links of every VPN's path, in the order of the VPNs: indices into `links`. */
+  /** Links on the path of each VPN, as indices into `links`. */
   vpnLinks: number[][];
 }
 
-/** Beyond this, only links between nodes of one kind keep their labels. */
+/** Wider diagrams keep only the labels of links between nodes of one kind. */
 const WIDEST = 1390;
 const NODE_HEIGHT = 26;
 const MARGIN = 12;
 const LABELLED = 12;
 const LETTER = 7;
 const SMALL_LETTER = 5.6;
-/** Room for a link to change its height. */
+/** Horizontal space in which a link changes its height. */
 const BEND = 56;
 const room = (text: string) => 14 + SMALL_LETTER * text.length;
 
@@ -76,11 +76,11 @@ export function layoutTopology(data: TopologyData, expand = false): Layout {
 }
 
 interface Cell {
-  /** Node number, or -1 where a long link passes a layer. */
+  /** Node number, or -1 where a long link crosses a layer. */
   node: number;
   layer: number;
   near: { cell: number; weight: number }[];
-  /** How strongly it holds its place. */
+  /** Resistance of the node against moves. */
   weight: number;
   y: number;
 }
@@ -104,7 +104,7 @@ function place(data: TopologyData, graph: Graph, rank: number[], drawn: Collapse
     }
     return { link, chain };
   });
-  // Links between well-connected nodes, the backbone, are kept straight; the rest gives way.
+  // Links between well-connected nodes, the backbone, are kept straight; the others adapt.
   const degree = cells.map((c) => c.near.length);
   cells.forEach((c, i) => {
     for (const n of c.near) n.weight = Math.min(degree[i]!, degree[n.cell]!) ** 4;
@@ -172,7 +172,7 @@ function place(data: TopologyData, graph: Graph, rank: number[], drawn: Collapse
     const sameLayer = ends[0].layer === ends[1].layer;
     if (sameLayer) points[1]![0] = points[0]![0];
     const text = labels[i]!;
-    // Where links fan out, each runs level beside its label and bends behind it.
+    // Links that fan out are horizontal beside their label and bend behind it.
     const gap = gaps[ends[0].layer]!;
     const spreadLeft = degree[chain[0]!]! <= degree[chain.at(-1)!]!;
     const [few, many] = [degree[chain[0]!]!, degree[chain.at(-1)!]!].sort((a, b) => a - b) as [number, number];
@@ -212,14 +212,14 @@ function pathLinks(graph: Graph, path: string[], numberOf: Map<number, number>):
   return [...new Set(found)];
 }
 
-/** Sorts each layer by the mean place of its neighbours, back and forth, so that links cross little. */
+/** Sorts each layer by the mean position of its neighbors, alternately from both sides, to reduce crossings. */
 function order(layers: number[][], cells: Cell[]): void {
   const placeIn = new Array<number>(cells.length).fill(0);
   const number = (layer: number[]) => layer.forEach((c, i) => (placeIn[c] = i - (layer.length - 1) / 2));
   layers.forEach(number);
-  const sweep = (layer: number[], towards: number) => {
+  const sweep = (layer: number[], toward: number) => {
     const mean = new Map(layer.map((c) => {
-      const near = cells[c]!.near.map((n) => n.cell).filter((n) => Math.sign(cells[n]!.layer - cells[c]!.layer) === towards);
+      const near = cells[c]!.near.map((n) => n.cell).filter((n) => Math.sign(cells[n]!.layer - cells[c]!.layer) === toward);
       return [c, near.length > 0 ? near.reduce((sum, n) => sum + placeIn[n]!, 0) / near.length : placeIn[c]!] as const;
     }));
     layer.sort((a, b) => mean.get(a)! - mean.get(b)! || placeIn[a]! - placeIn[b]!);
@@ -231,7 +231,7 @@ function order(layers: number[][], cells: Cell[]): void {
   }
 }
 
-/** Moves nodes towards the middle of their neighbours, a row apart at least, in the order they have. */
+/** Moves nodes toward the mean position of their neighbors, at least one row apart, without changing their order. */
 function spread(layers: number[][], cells: Cell[]): void {
   for (const layer of layers) {
     // The backbone starts on one line.
@@ -253,7 +253,7 @@ function spread(layers: number[][], cells: Cell[]): void {
   }
 }
 
-/** Backbone nodes that stand almost on one line are put on it, where nothing is in the way. */
+/** Aligns backbone nodes that are almost on one line, if the space is free. */
 function level(layers: number[][], cells: Cell[]): void {
   const hub = (c: number) => cells[c]!.near.length >= 3;
   const seen = new Set<number>();
@@ -275,7 +275,9 @@ function level(layers: number[][], cells: Cell[]): void {
   }
 }
 
-/** The places nearest to the wanted ones (least squares) that keep order and a distance of one. */
+/**
+ * Returns the positions nearest to the wanted ones (least squares) with the same order and a minimum distance of one.
+ */
 export function apart(wanted: number[], weights: number[] = wanted.map(() => 1)): number[] {
   const blocks: { sum: number; weight: number; count: number }[] = [];
   wanted.forEach((w, i) => {
@@ -290,8 +292,8 @@ export function apart(wanted: number[], weights: number[] = wanted.map(() => 1))
 }
 
 /**
- * Rate and delay beside the link where there is room: once for many links that say the same, then '' for the
- * others; null for links that get no label at all.
+ * Returns the labels with rate and delay where there is space: one for links with equal values, '' for the others of
+ * them, and null for links without a label.
  */
 function linkLabels(data: TopologyData, drawn: Collapsed, layerOf: number[]): (string | null)[] {
   const texts = drawn.links.map((link): string | null => {

@@ -1,5 +1,6 @@
-// Colours of figures, for light and dark paper. Chosen so that any two of one palette stay apart for
-// protan, deutan and tritan eyes, and each stands out from its paper; tests/unit/palette.test.ts holds them to it.
+// Colors of figures for light and dark backgrounds. Any two colors of a palette are distinct with protanopia,
+// deuteranopia and tritanopia, and have sufficient contrast with the background; tests/unit/palette.test.ts verifies
+// this.
 
 import type { Series } from './types';
 
@@ -23,7 +24,7 @@ export const PAPER: Record<Mode, Paper> = {
   dark: { paper: '#15181c', ink: '#e4e6e9', muted: '#9aa2ac', rule: '#2a2f36', reference: '#9aa2ac' },
 };
 
-// Lightness runs one way only, so the order of the values survives without hue.
+// Lightness is monotonic, so that values are ordered without hue.
 const RAMP: Record<Mode, readonly string[]> = {
   light: ['#f4f1e6', '#cfe0d4', '#93c5c4', '#4f9fb5', '#2a739f', '#1d4a83', '#172a5c'],
   dark: ['#1d2440', '#21406f', '#226690', '#3190a3', '#63b8a8', '#b0d9b0', '#f6f3d4'],
@@ -37,9 +38,9 @@ const LOAD: Record<Mode, readonly string[]> = {
 export type Marker = 'circle' | 'square' | 'diamond' | 'triangle' | 'down';
 const MARKERS: readonly Marker[] = ['circle', 'square', 'diamond', 'triangle', 'down'];
 
-export function seriesColour(mode: Mode, slot: number): string {
-  const colours = SERIES[mode];
-  return colours[slot % colours.length]!;
+export function seriesColor(mode: Mode, slot: number): string {
+  const colors = SERIES[mode];
+  return colors[slot % colors.length]!;
 }
 
 const DASHES: readonly number[][] = [[], [10, 3], [2, 2], [5, 2], [14, 2]];
@@ -52,17 +53,17 @@ export function seriesMarker({ slot, pattern }: Look): Marker {
   return MARKERS[(slot + pattern) % MARKERS.length]!;
 }
 
-/** What tells a series from others. */
+/** Style of a series. */
 export interface Look {
-  /** Number of its colour. */
+  /** Index of the color. */
   slot: number;
-  /** Number of its dash pattern. */
+  /** Index of the dash pattern. */
   pattern: number;
 }
 
 /**
- * Series that a dash tells apart share a colour: a solid and a dashed one of the same group, else of the same name.
- * In groups of equal size a colour stands for the place in the group and a pattern for the group, as in the SVG.
+ * Assigns the styles. A solid and a dashed series of the same group, or else of the same name, share a color. With
+ * groups of equal size, the color stands for the position in the group and the pattern for the group, as in the SVG.
  */
 export function looks(series: Series[]): Look[] {
   const count = SERIES.light.length;
@@ -76,7 +77,7 @@ export function looks(series: Series[]): Look[] {
   return series.map((_, i) => ({ slot: i, pattern: Math.floor(i / count) }));
 }
 
-/** Whether solid and dashed series, each for itself, all differ in a key. */
+/** Returns whether the keys of all solid series differ, and those of all dashed ones. */
 function distinct(series: Series[], key: (s: Series) => string): boolean {
   return new Set(series.map((s) => `${s.dashed ? 1 : 0}${key(s)}`)).size === series.length;
 }
@@ -89,11 +90,11 @@ function shared(series: Series[], key: (s: Series) => string): Look[] {
   });
 }
 
-export function rampColour(mode: Mode, fraction: number): string {
+export function rampColor(mode: Mode, fraction: number): string {
   return between(RAMP[mode], fraction);
 }
 
-export function loadColour(mode: Mode, utilization: number | undefined): string {
+export function loadColor(mode: Mode, utilization: number | undefined): string {
   return utilization === undefined ? LOAD[mode][0]! : between(LOAD[mode], utilization);
 }
 
@@ -111,7 +112,7 @@ export function channels(hex: string): [number, number, number] {
   return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)) as [number, number, number];
 }
 
-/** WCAG relative luminance of a #rrggbb colour. */
+/** WCAG relative luminance of a #rrggbb color. */
 export function luminance(hex: string): number {
   const [r, g, b] = channels(hex).map((v) => {
     const c = v / 255;

@@ -1,5 +1,5 @@
-// Lines and bands as strokes of a pen. Where there are more samples than pixels, a column of pixels
-// gets its first, lowest, highest and last value: nothing that could be seen is lost.
+// Draws lines and bands as strokes of a pen. With more samples than pixels, each column of pixels gets its first,
+// lowest, highest and last value, which loses nothing visible.
 
 export interface Pen {
   moveTo(x: number, y: number): void;
@@ -32,7 +32,7 @@ function sparse(pen: Pen, x: ArrayLike<number>, y: Values, from: number, to: num
   let lastX = 0;
   let lastY = 0;
   const lift = () => {
-    // A sample without neighbours would leave no mark.
+    // A line to itself makes a single sample visible.
     if (down && alone) pen.lineTo(lastX, lastY);
     down = false;
   };
@@ -94,7 +94,7 @@ function dense(pen: Pen, x: ArrayLike<number>, y: Values, from: number, to: numb
   flush();
 }
 
-/** The area between two lines; gaps where either is missing. */
+/** Area between two lines, with gaps where a value is missing. */
 export function band(pen: Pen, x: ArrayLike<number>, low: Values, high: Values, from: number, to: number, px: Project, py: Project): void {
   let along: number[] = [];
   let lows: number[] = [];
@@ -121,7 +121,7 @@ export function band(pen: Pen, x: ArrayLike<number>, low: Values, high: Values, 
       continue;
     }
     const n = along.length - 1;
-    // On screen y grows downwards: the lower value has the larger coordinate.
+    // The y coordinate grows downward: the lower value has the larger coordinate.
     if (n >= 0 && place - along[n]! < 0.5) {
       if (bottom > lows[n]!) lows[n] = bottom;
       if (top < highs[n]!) highs[n] = top;

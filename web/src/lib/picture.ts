@@ -1,8 +1,8 @@
-// A figure as PNG for papers and slides: title, plot and legend on white, at twice the density of the screen.
+// Exports a figure as PNG for papers and slides: title, plot and legend on white, at twice the screen resolution.
 
 import { fullName, type Chart, type View } from './chart';
 import { drawHeat, heatHeight, type Heat } from './heat';
-import { PAPER, seriesColour, seriesDash, type Mode } from './palette';
+import { PAPER, seriesColor, seriesDash, type Mode } from './palette';
 import { Plot } from './plot';
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
@@ -21,7 +21,7 @@ export async function chartPicture(chart: Chart, view: View, shown: boolean[]): 
     const names = chart.traces.filter((t) => shown[t.index]).slice(0, MOST_NAMES);
     return compose(chart.figure.title, plot.uplot.ctx.canvas, names.map((t) => ({
       text: fullName(t),
-      colour: seriesColour(MODE, t.slot),
+      color: seriesColor(MODE, t.slot),
       dash: seriesDash(t.pattern, t.dashed),
       block: chart.bars,
     })));
@@ -47,7 +47,7 @@ function scaleNeeded(): number {
 
 interface Name {
   text: string;
-  colour: string;
+  color: string;
   dash: number[];
   block: boolean;
 }
@@ -86,7 +86,7 @@ function compose(title: string, picture: HTMLCanvasElement, names: Name[]): Blob
   names.forEach((n, i) => {
     const at = places[i]!;
     const middle = head + picture.height + at.y + 16 * k;
-    ctx.strokeStyle = ctx.fillStyle = n.colour;
+    ctx.strokeStyle = ctx.fillStyle = n.color;
     ctx.lineWidth = 2 * k;
     ctx.setLineDash(n.dash.map((d) => d * k));
     if (n.block) ctx.fillRect(at.x, middle - 5 * k, 14 * k, 10 * k);
@@ -99,7 +99,7 @@ function compose(title: string, picture: HTMLCanvasElement, names: Name[]): Blob
     ctx.fillStyle = PAPER[MODE].ink;
     ctx.fillText(n.text, at.x + 28 * k, middle);
   });
-  // Chromium puts toBlob off until it is idle, for seconds at worst.
+  // Chromium delays toBlob until it is idle, by seconds in the worst case.
   const bytes = atob(canvas.toDataURL('image/png').slice('data:image/png;base64,'.length));
   return new Blob([Uint8Array.from(bytes, (c) => c.charCodeAt(0))], { type: 'image/png' });
 }

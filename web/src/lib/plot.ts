@@ -1,12 +1,12 @@
-// A line or bar figure on canvas. uPlot keeps scales, axes and the canvas; the marks are drawn here, from the
-// data as they lie, so that series of different x need no join and a million samples no copy.
+// Line or bar figure on canvas. uPlot manages scales, axes and the canvas. The marks are drawn here from the original
+// arrays, so series with different x need no join, and a million samples no copy.
 
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import { nearest, window as sampleWindow } from './align';
 import { fitY, sampleAt, valueAt, type Chart, type Point, type Range, type Trace, type View } from './chart';
 import { axisTitle, formatShare, formatTick } from './format';
-import { PAPER, seriesColour, seriesDash, seriesMarker, withAlpha, type Marker, type Mode } from './palette';
+import { PAPER, seriesColor, seriesDash, seriesMarker, withAlpha, type Marker, type Mode } from './palette';
 import { band, polyline, projection, type Project } from './pen';
 import { categoryTicks, linearTicks, logTicks, nineTicks } from './ticks';
 
@@ -29,13 +29,13 @@ export class Plot {
   private paths = new Map<string, Path2D>();
   private pathsFor = '';
 
-  /** `zoom` enlarges type and lines alike: a picture for print from a screen of low density. */
+  /** `zoom` scales fonts and lines, for print resolution on a low-resolution screen. */
   constructor(host: HTMLElement, private chart: Chart, private state: PlotState, width: number, height: number, private readonly zoom = 1) {
     [this.x, this.y] = this.ranges();
     this.uplot = new uPlot(this.options(width, height), [this.x, [0, 0]], host);
   }
 
-  /** Another chart must be of the same figure, which may have grown. */
+  /** The new chart must be of the same figure, possibly with more samples. */
   update(state: PlotState, chart = this.chart): void {
     this.state = state;
     if (chart !== this.chart) {
@@ -85,7 +85,7 @@ export class Plot {
     return this.uplot.valToPos(value, 'y');
   }
 
-  /** The shown sample nearest to a place of the plot, if one is within reach. */
+  /** Returns the visible sample nearest to a position, if one is close enough. */
   hit(left: number, top: number): Point | null {
     const x = this.valueX(left);
     const shown = this.chart.traces.filter((t) => this.state.shown[t.index]);
@@ -111,7 +111,7 @@ export class Plot {
     return best && { trace: best.t, sample: best.sample, x: best.t.x[best.sample]!, y: best.t.y[best.sample]! };
   }
 
-  /** Where the mark of a point stands: for a bar, the middle of its end. */
+  /** Returns the position of a sample's mark: for a bar, the center of its end. */
   anchor(p: Point): { left: number; top: number } {
     let x = p.x;
     if (this.chart.bars) {
@@ -261,10 +261,10 @@ export class Plot {
       this.clipped((ctx) => {
         const banded = this.inOrder().filter((t) => t.low && t.high);
         for (const t of banded) {
-          // More of them would hide each other.
+          // More bands would hide each other.
           if (banded.length > MOST_BANDS && t.index !== this.state.highlight) continue;
           const [from, to] = sampleWindow(t.x, this.x[0], this.x[1]);
-          ctx.fillStyle = withAlpha(seriesColour(this.state.mode, t.slot), 0.17 * this.alpha(t));
+          ctx.fillStyle = withAlpha(seriesColor(this.state.mode, t.slot), 0.17 * this.alpha(t));
           ctx.fill(this.path(`band ${t.index}`, (pen) => band(pen, t.x, t.low!, t.high!, from, to, px, py)));
         }
       });
@@ -285,13 +285,13 @@ export class Plot {
       for (const t of visible) {
         if (t.points) continue;
         const [from, to] = sampleWindow(t.x, this.x[0], this.x[1]);
-        // Rounded corners cost most of the time where lines are all corners, and do not show.
+        // Round joins are slow and invisible on lines with many samples per pixel.
         const crowded = to - from > box.width;
         ctx.lineJoin = crowded ? 'bevel' : 'round';
         const dash = crowded && !t.dashed ? [] : seriesDash(t.pattern, t.dashed);
         ctx.globalAlpha = this.alpha(t);
-        ctx.strokeStyle = seriesColour(this.state.mode, t.slot);
-        // A line of one pixel costs a fraction of a wider one, where no graphics processor draws.
+        ctx.strokeStyle = seriesColor(this.state.mode, t.slot);
+        // Without a graphics processor, a line of one pixel is drawn much faster than a wider one.
         ctx.lineWidth = (t.index === this.state.highlight ? 2.6 : visible.length > 24 ? 1 : 1.7) * unit;
         ctx.lineCap = dash.length > 0 || crowded ? 'butt' : 'round';
         ctx.setLineDash(dash.map((d) => d * unit));
@@ -303,7 +303,7 @@ export class Plot {
         const [from, to] = sampleWindow(t.x, this.x[0], this.x[1]);
         if (to - from > MARKED && !t.points) continue;
         ctx.globalAlpha = this.alpha(t);
-        ctx.fillStyle = seriesColour(this.state.mode, t.slot);
+        ctx.fillStyle = seriesColor(this.state.mode, t.slot);
         ctx.strokeStyle = PAPER[this.state.mode].paper;
         ctx.lineWidth = unit;
         const path = this.path(`marks ${t.index}`, (pen) => {
@@ -333,9 +333,9 @@ export class Plot {
     this.clipped((ctx) => {
       visible.forEach((t, nth) => {
         ctx.globalAlpha = this.alpha(t);
-        const colour = seriesColour(mode, t.slot);
-        ctx.fillStyle = t.dashed ? withAlpha(colour, 0.35) : colour;
-        ctx.strokeStyle = colour;
+        const color = seriesColor(mode, t.slot);
+        ctx.fillStyle = t.dashed ? withAlpha(color, 0.35) : color;
+        ctx.strokeStyle = color;
         ctx.lineWidth = unit;
         for (let i = 0; i < t.x.length; i++) {
           const y = t.y[i];
@@ -394,7 +394,7 @@ export class Plot {
         ctx.moveTo(box.left, at);
         ctx.lineTo(box.left + box.width, at);
         ctx.stroke();
-        // Above the line, unless that would leave the plot.
+        // Above the line, unless it would leave the plot.
         const above = at - box.top > 18 * unit;
         ctx.textBaseline = above ? 'bottom' : 'top';
         ctx.save();

@@ -1,4 +1,4 @@
-// Which layer a node of a topology stands in: traffic runs from left to right as far as that can be told.
+// Assigns nodes to layers, so that traffic flows from left to right.
 
 import type { TopologyData } from './types';
 
@@ -6,13 +6,13 @@ export interface Graph {
   names: string[];
   index: Map<string, number>;
   kind: string[];
-  /** Per link its two node numbers, in the order of `ends`. */
+  /** Per link: its two node numbers, in the order of `ends`. */
   ends: [number, number][];
-  /** Per node its links. */
+  /** Per node: its links. */
   incident: number[][];
 }
 
-/** Nodes that only links mention are added, so that nothing of the network is left out. */
+/** Nodes that occur only in links are added. */
 export function buildGraph(data: TopologyData): Graph {
   const graph: Graph = { names: [], index: new Map(), kind: [], ends: [], incident: [] };
   const add = (name: string, kind: string) => {
@@ -42,7 +42,10 @@ export function other(graph: Graph, link: number, node: number): number {
 
 type Side = -1 | 0 | 1;
 
-/** A layer per node, 0 leftmost. VPN paths tell the direction; without them the longest way through the network does. */
+/**
+ * Returns the layer of each node, 0 leftmost. VPN paths determine the direction; without VPNs, the longest path
+ * through the network does.
+ */
 export function rankNodes(graph: Graph, data: TopologyData): number[] {
   const count = graph.names.length;
   const rank: (number | null)[] = new Array(count).fill(null);
@@ -95,7 +98,7 @@ function rankPaths(paths: number[][], count: number, rank: (number | null)[], si
     rank[v] = Math.max(-1, ...[...before[v]!].map((u) => rank[u]!)) + 1;
     for (const w of next[v]!) if (--waiting[w]! === 0) ready.push(w);
   }
-  // Sources stand right before what they feed, as in a drawing of a parking lot.
+  // Sources are placed next to the nodes they feed, as in the usual drawing of a parking lot.
   for (const v of order.reverse()) {
     if (next[v]!.size === 0 || before[v]!.size > next[v]!.size) continue;
     rank[v] = Math.min(...[...next[v]!].map((w) => rank[w]!)) - 1;
@@ -103,7 +106,7 @@ function rankPaths(paths: number[][], count: number, rank: (number | null)[], si
   for (const v of order) side[v] = before[v]!.size === 0 ? -1 : next[v]!.size === 0 ? 1 : 0;
 }
 
-/** Gives nodes next to ranked ones a layer further out, on the side their neighbour belongs to. */
+/** Places neighbors of ranked nodes one layer further out, on the side of the ranked node. */
 function attach(graph: Graph, rank: (number | null)[], side: Side[]): void {
   const queue = rank.flatMap((r, v) => (r === null ? [] : [v]));
   for (let i = 0; i < queue.length; i++) {
@@ -111,9 +114,9 @@ function attach(graph: Graph, rank: (number | null)[], side: Side[]): void {
     for (const link of graph.incident[v]!) {
       const w = other(graph, link, v);
       if (rank[w] !== null) continue;
-      const towards: Side = side[v] !== 0 ? side[v]! : graph.ends[link]![0] === w ? -1 : 1;
-      rank[w] = rank[v]! + towards;
-      side[w] = towards;
+      const toward: Side = side[v] !== 0 ? side[v]! : graph.ends[link]![0] === w ? -1 : 1;
+      rank[w] = rank[v]! + toward;
+      side[w] = toward;
       queue.push(w);
     }
   }

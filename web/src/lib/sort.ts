@@ -1,4 +1,4 @@
-// Order of names and of table rows: numbers by value, names as people count (vpn2 before vpn10).
+// Order of names and table rows: numbers by value, and names in natural order (vpn2 before vpn10).
 
 import { leadingNumber } from './format';
 
@@ -8,7 +8,7 @@ export function compareNames(a: string, b: string): number {
   return collator.compare(a, b) || (a < b ? -1 : a > b ? 1 : 0);
 }
 
-/** "5 ms" if all are, else "5 ms … 40 ms". */
+/** Returns "5 ms" if all values are equal, otherwise "5 ms … 40 ms". */
 export function spanOf(values: string[]): string {
   const worth = (v: string) => leadingNumber(v) ?? Infinity;
   const sorted = [...new Set(values)].sort((a, b) => (worth(a) === worth(b) ? 0 : worth(a) - worth(b)) || compareNames(a, b));
@@ -17,7 +17,10 @@ export function spanOf(values: string[]): string {
 
 export type Direction = 'ascending' | 'descending';
 
-/** Row numbers in order of one column; cells without a value come last either way, equal ones keep their order. */
+/**
+ * Returns the row numbers in the order of one column. Rows without a value come last in both directions; the order is
+ * stable.
+ */
 export function sortRows(rows: string[][], column: number, direction: Direction): number[] {
   const cells = rows.map((r) => r[column] ?? '');
   const numbers = cells.map(leadingNumber);

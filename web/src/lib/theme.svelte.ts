@@ -1,4 +1,5 @@
-// Light or dark: as the system says, unless the reader chose. The choice is kept where the browser allows it.
+// Light or dark theme: the system's setting, unless the user selects one. The selection is stored if the browser
+// permits.
 
 import type { Mode } from './palette';
 
@@ -27,7 +28,7 @@ class Theme {
       if (choice === 'auto') localStorage.removeItem(KEY);
       else localStorage.setItem(KEY, choice);
     } catch {
-      // Storage may be forbidden; the choice then holds for this page alone.
+      // Without storage, the selection applies to this page only.
     }
   }
 

@@ -1,4 +1,4 @@
-// Where the ticks of an axis stand.
+// Ticks of an axis.
 
 export interface Ticks {
   values: number[];
@@ -6,7 +6,7 @@ export interface Ticks {
   spacing: number;
 }
 
-/** Ticks at 1, 2 or 5 times a power of ten, about `count` of them. */
+/** Returns about `count` ticks at 1, 2 or 5 times a power of ten. */
 export function linearTicks(min: number, max: number, count: number): Ticks {
   const rough = (max - min) / Math.max(1, count);
   const magnitude = 10 ** Math.floor(Math.log10(rough));
@@ -18,7 +18,7 @@ export function linearTicks(min: number, max: number, count: number): Ticks {
   return { values, spacing };
 }
 
-/** Powers of ten, with 2 and 5 between them where there is room; linear ticks within less than a decade. */
+/** Returns powers of ten, with 2 and 5 in between if there is space; linear ticks within less than a decade. */
 export function logTicks(min: number, max: number, count: number): Ticks {
   const decades = Math.log10(max / min);
   if (decades < 1) {
@@ -38,14 +38,14 @@ export function logTicks(min: number, max: number, count: number): Ticks {
   return { values, spacing: 0 };
 }
 
-/** 0, 90, 99, 99.9 … % at 1, 10, 100, 1000 …, and the median where there is room. */
+/** Returns 0, 90, 99, 99.9 … % at 1, 10, 100, 1000 …, and the median if there is space. */
 export function nineTicks(min: number, max: number, count: number): Ticks {
   const { values } = logTicks(min, max, Math.min(count, Math.max(1, Math.log10(max / min))));
   if (values.length + 2 <= count && min <= 2 && max >= 2) values.push(2);
   return { values: [...new Set(values)].sort((a, b) => a - b), spacing: 0 };
 }
 
-/** Whole positions from min to max, thinned so that no more than `count` remain. */
+/** Returns integer positions from min to max, at most `count`. */
 export function categoryTicks(min: number, max: number, count: number): number[] {
   const from = Math.ceil(min) + 0;
   const to = Math.floor(max);

@@ -1,4 +1,4 @@
-// The data contract with the binary. Additions are optional fields; anything else raises `schema`.
+// Schema of the report data. Additions are optional fields; any other change increments `schema`.
 
 export interface ReportData {
   schema: 1;
@@ -8,7 +8,7 @@ export interface ReportData {
   warnings: string[];
   facts: Fact[];
   expectations: Expectation[];
-  /** What the verdicts cannot rest on: "the measurement is void". */
+  /** Reason why the verdicts are invalid: "the measurement is void". */
   void?: string;
   tables: TableData[];
   topology?: TopologyData;
@@ -60,7 +60,7 @@ export interface TopologyLink {
 
 export interface TopologyVpn {
   name: string;
-  /** None where it is not the same in all cells. */
+  /** Omitted if it differs between cells. */
   weight?: number;
   /** Node names, ingress first. */
   path: string[];
@@ -72,26 +72,26 @@ export interface TopologyData {
   vpns?: TopologyVpn[];
 }
 
-/** How a link is at a moment of a run. */
+/** Load of a link at one moment of a run. */
 export interface Load {
   /** 0 to 1, of the busier direction. */
   utilization: number;
-  /** Packets that wait, of the longer queue. */
+  /** Packets in the longer of both queues. */
   queue: number;
 }
 
-/** What a VPN gets at a moment of a run. */
+/** Throughput of a VPN at one moment of a run. */
 export interface Share {
-  /** Its rate. */
+  /** Rate with its unit. */
   text: string;
-  /** Its part of what all get, 0 to 1. */
+  /** Share of the total of all VPNs, 0 to 1. */
   part: number;
 }
 
 export interface Axis {
   label: string;
   unit?: string;
-  /** `nines`: a share p of all stands at 1 / (1 − p), on a log scale, and is labelled as a percentage. */
+  /** `nines`: a share p is drawn at 1 / (1 − p) on a log scale, and labeled as a percentage. */
   scale?: 'linear' | 'log' | 'nines';
   min?: number;
   max?: number;
@@ -99,15 +99,15 @@ export interface Axis {
 
 export interface Series {
   name: string;
-  /** Ascending. Left out, the figure's `shared_x` holds. */
+  /** Ascending. If omitted, the figure's `shared_x` is used. */
   x?: number[];
   y: (number | null)[];
   low?: (number | null)[];
   high?: (number | null)[];
   dashed?: boolean;
-  /** Marks that no line joins. */
+  /** Marks without a line. */
   points?: boolean;
-  /** Series of one group stand together in the legend; see `looks` for what it does to colours. */
+  /** Series of a group are listed together in the legend; `looks` assigns their colors. */
   group?: string;
 }
 
@@ -119,9 +119,9 @@ export interface ReferenceLine {
 export interface FigureData {
   name: string;
   title: string;
-  /** What is plotted. */
+  /** Description of the plotted values. */
   caption?: string;
-  /** What the paper claims. */
+  /** Claim of the paper. */
   claim?: string;
   kind: 'line' | 'bar' | 'heatmap';
   x: Axis;
@@ -133,8 +133,8 @@ export interface FigureData {
   y_categories?: string[];
   /** Heat map: `cells[row][column]`, the first row at the bottom. */
   cells?: (number | null)[][];
-  /** Heat map: what the cells hold, and the range of the colours. */
+  /** Heat map: quantity of the cells, and range of the color scale. */
   value?: Axis;
-  /** Horizontal. */
+  /** Horizontal lines. */
   reference_lines?: ReferenceLine[];
 }

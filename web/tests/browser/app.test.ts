@@ -8,7 +8,7 @@ import { CHROMIUM, heard, present, Stage } from './page';
 import { PROGRAM, scenario, Served, served } from './served';
 
 const EVIL = '<img src=x onerror="alert(1)"></script><script>alert(2)</script>${alert(3)}{@html 1}javascript:alert(4)';
-/** Where screenshots go to be looked at; nowhere unless asked for. */
+/** Folder for screenshots; none are taken if unset. */
 const PICTURES = process.env.PICTURES;
 
 describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_000 }, () => {
@@ -45,7 +45,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     if (PICTURES) await page.screenshot({ path: join(PICTURES, `${name}.png`), fullPage: true });
   };
   const accessible = async (page: Page) => {
-    // The page's own policy lets no foreign script in; the browser's tools may evaluate one.
+    // The page's policy blocks foreign scripts, but the browser's developer interface can evaluate one.
     await page.evaluate(axe.source);
     const found = await page.evaluate(async () => {
       const { violations } = await (window as unknown as { axe: typeof axe }).axe.run(document, { resultTypes: ['violations'] });
@@ -53,33 +53,33 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     });
     expect(found).toEqual([]);
   };
-  /** Starts a scenario from its page, and waits until its record is there. */
+  /** Starts a scenario from its page, and waits for its record. */
   const run = async (page: Page) => {
     await page.getByRole('button', { name: 'Start' }).click();
     await page.waitForURL('**/runs/*');
-    await page.getByRole('link', { name: 'Open the record' }).waitFor();
+    await page.getByRole('link', { name: 'Open record' }).waitFor();
   };
 
-  test('a scenario is found, changed, checked, kept and run; its record is opened and found again', async () => {
+  test('a scenario is searched, edited, checked, saved and run, and its record is opened', async () => {
     const { page, complaints } = await open('/');
     await page.getByLabel('Search scenarios').fill('two.toml');
     await page.locator('.list li a').click();
     expect(new URL(page.url()).pathname).toBe('/scenarios/two.toml');
-    await page.getByText('Sound: 1 cell, 1 run of 20 s').waitFor();
+    await page.getByText('Valid: 1 cell, 1 run of 20 s').waitFor();
     const editor = page.getByLabel('Scenario', { exact: true });
     await editor.fill((await editor.inputValue()).replace('weight = 2', 'wieght = 2'));
     const problem = page.locator('.problems li');
     await problem.waitFor();
     expect(await problem.textContent()).toMatch(/line 33, column 1.*unknown field `wieght`.*did you mean `weight`/);
     expect(await page.getByRole('button', { name: 'Start' }).isDisabled()).toBe(true);
-    // The problem leads to its place.
+    // A click on the problem moves the cursor to its position.
     await problem.getByRole('button').click();
     expect(await editor.evaluate((e: HTMLTextAreaElement) => e.value.slice(e.selectionStart, e.selectionEnd))).toBe('wieght');
     await editor.fill((await editor.inputValue()).replace('wieght = 2', 'weight = 3'));
     await page.getByLabel('Name').fill('sub/three.toml');
-    await page.getByRole('button', { name: 'Keep' }).click();
+    await page.getByRole('button', { name: 'Save' }).click();
     await page.waitForURL('**/scenarios/sub%2Fthree.toml');
-    await page.getByText('Sound: 1 cell').waitFor();
+    await page.getByText('Valid: 1 cell').waitFor();
     await accessible(page);
     await picture(page, 'scenario');
 
@@ -89,7 +89,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(await page.locator('.vpns .share').first().textContent()).toMatch(/bit\/s/);
     await accessible(page);
     await picture(page, 'run');
-    await page.getByRole('link', { name: 'Open the record' }).click();
+    await page.getByRole('link', { name: 'Open record' }).click();
     await page.locator('.verdict').waitFor();
     expect(await page.locator('h1').textContent()).toBe('Two VPNs');
     await accessible(page);
@@ -102,9 +102,9 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(complaints).toEqual([]);
   });
 
-  test('a run is drawn while it goes on, and can be stopped', async () => {
+  test('a run is drawn live and can be stopped', async () => {
     const { page, complaints } = await open('/scenarios/two.toml');
-    // So many runs that it goes on as long as anybody looks.
+    // With this many repeats, the run does not end during the test.
     await page.getByLabel('Repeat').fill('100000');
     await page.getByText('100000 runs').waitFor();
     await page.getByRole('button', { name: 'Start' }).click();
@@ -114,7 +114,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const done = async () => Number((await page.locator('.progress').textContent())!.match(/(\d+) of 100000/)![1]);
     const before = await done();
     await expect.poll(done).toBeGreaterThan(before);
-    // Marks at the reductions of TCP windows say why.
+    // Marks at window reductions show the cause.
     await expect.poll(() => page.locator('figure', { hasText: 'TCP windows' }).locator('.legend').textContent()).toContain('fast-retransmit');
     await page.getByRole('button', { name: 'Stop' }).click();
     await expect.poll(() => page.locator('.badge').textContent()).toBe('stopped');
@@ -123,20 +123,20 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(complaints).toEqual([]);
   });
 
-  // Namespaces need root here or user namespaces, programs in the kernel root.
+  // Namespaces need root or user namespaces, and BPF programs need root.
   test.skipIf(process.getuid?.() !== 0)('real packets are drawn while they pass: shares, fairness, windows and why they fell', async () => {
     const { page, complaints } = await open('/scenarios/real.toml');
-    await page.getByText('Sound: 1 cell, 1 run of').waitFor();
+    await page.getByText('Valid: 1 cell, 1 run of').waitFor();
     await page.locator('.start select').selectOption('emu');
     await page.getByRole('button', { name: 'Start' }).click();
     await page.waitForURL('**/runs/*');
     const figure = (title: string) => page.locator('figure', { hasText: title });
-    for (const title of ['Throughput of each VPN', 'Fairness', 'Windows of the VPNs', 'TCP windows, and why they fell']) {
+    for (const title of ['Throughput of each VPN', 'Fairness', 'Windows of the VPNs', 'TCP windows and causes of reductions']) {
       await figure(title).locator('canvas').waitFor();
     }
     await page.locator('.vpns .share').first().waitFor();
     await expect.poll(() => figure('TCP windows').locator('.legend').textContent(), { timeout: 30_000 }).toContain('fast-retransmit');
-    // All of it while the run goes on, which would take an hour, and says so.
+    // The full time range of a run that would take an hour.
     expect(await page.locator('.badge').textContent()).toBe('running');
     await expect.poll(() => page.locator('.progress').textContent()).toMatch(/0 of 1 run\s+\d+ %\s+\d+ min left/);
     expect(await page.locator('progress').evaluate((e: HTMLProgressElement) => e.value)).toBeGreaterThan(0);
@@ -153,13 +153,13 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(complaints).toEqual([]);
   });
 
-  test('hostile names run no script, in lists, editor, run and record', async () => {
+  test('names with markup execute no script in lists, editor, run and record', async () => {
     const { page, complaints } = await open('/scenarios');
     await page.getByText('<img src=x').first().click();
-    await page.getByText('Sound: 1 cell').waitFor();
+    await page.getByText('Valid: 1 cell').waitFor();
     await run(page);
     expect(await page.locator('h1').textContent()).toBe(EVIL);
-    await page.getByRole('link', { name: 'Open the record' }).click();
+    await page.getByRole('link', { name: 'Open record' }).click();
     await page.locator('.verdict').waitFor();
     expect(await page.locator('h1').textContent()).toBe(EVIL);
     await page.goto(new URL('/records', server.address).href);
@@ -171,7 +171,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
       await editor.fill(text);
       await page.locator('.problems li', { hasText: '<img src=x' }).first().waitFor();
     }
-    // What is as it was can be left without a question.
+    // An unchanged text can be left without a question.
     await editor.fill(scenario());
     for (const path of ['/records/%3Cscript%3Ealert(1)%3C%2Fscript%3E', '/runs/%3Cscript%3E', '/scenarios/%E0%A4%A', '/scenarios/javascript:alert(1)']) {
       await page.goto(new URL(path, server.address).href);
@@ -179,11 +179,11 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     }
     expect(await page.locator('img').count()).toBe(0);
     expect(await page.locator('script').count()).toBe(1);
-    // Names of what is not there are refused, and the browser tells of that; nothing else.
+    // The browser logs refused requests; nothing else may be logged.
     expect(complaints.filter((c) => !c.includes('Failed to load resource'))).toEqual([]);
   });
 
-  test('records are compared, and the comparison is taken along as a page that stands alone', async () => {
+  test('records are compared, and the comparison is downloaded as a standalone page', async () => {
     const { page, complaints } = await open('/records');
     const compare = page.getByRole('button', { name: /^Compare/ });
     await page.locator('li a').nth(1).waitFor();
@@ -193,7 +193,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await page.locator('h1', { hasText: 'Comparison of' }).waitFor();
     await accessible(page);
     await picture(page, 'comparison');
-    const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download the comparison' }).click()]);
+    const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download comparison' }).click()]);
     expect(file.suggestedFilename()).toBe('comparison.html');
     const saved = join(server.folder, 'comparison.html');
     await file.saveAs(saved);
@@ -204,7 +204,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(complaints).toEqual([]);
   });
 
-  test('another site can neither ask nor frame it', async () => {
+  test('another site can neither send requests nor embed the page', async () => {
     const elsewhere = await Served.start({});
     const { page } = await open('/', {}, elsewhere);
     const asked = await page.evaluate(async (target) => {
@@ -225,7 +225,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await elsewhere.stop();
   });
 
-  test('records that are not whole are shown as such', async () => {
+  test('incomplete records are marked', async () => {
     const { page } = await open('/records');
     await page.getByText('unfinished, 0 of 12 runs').waitFor();
     await page.getByText('unreadable', { exact: true }).waitFor();
@@ -235,7 +235,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     expect(await page.getByRole('alert').textContent()).toContain('is unfinished');
   });
 
-  test('the token in the address opens, and leaves the address', async () => {
+  test('the token in the address logs in and is removed from the address', async () => {
     const locked = await Served.start({ 'scenarios/two.toml': scenario() }, '--token-file', 'token');
     const token = new URL(locked.address).hash.slice('#token='.length);
     const { page } = await open('/scenarios', {}, locked);
@@ -253,16 +253,16 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await locked.stop();
   });
 
-  test('what only shows offers no start', async () => {
+  test('a read-only server offers no start', async () => {
     const shows = await Served.start({ 'scenarios/two.toml': scenario() }, '--read-only');
     const { page } = await open('/scenarios/two.toml', {}, shows);
-    await page.getByText('Sound: 1 cell').waitFor();
+    await page.getByText('Valid: 1 cell').waitFor();
     expect(await page.getByRole('button', { name: 'Start' }).isDisabled()).toBe(true);
-    expect(await page.getByRole('button', { name: 'Keep' }).isDisabled()).toBe(true);
+    expect(await page.getByRole('button', { name: 'Save' }).isDisabled()).toBe(true);
     await shows.stop();
   });
 
-  test.each(['/scenarios', '/scenarios/wrong.toml', '/runs', '/runs/LATEST', '/records', '/records/sub-three', '/agents'])('nothing makes %s wider than a phone, light or dark', async (path) => {
+  test.each(['/scenarios', '/scenarios/wrong.toml', '/runs', '/runs/LATEST', '/records', '/records/sub-three', '/agents'])('no element of %s is wider than a phone, light or dark', async (path) => {
     for (const colorScheme of ['light', 'dark'] as const) {
       const [latest] = (await (await fetch(new URL('/api/runs', server.address))).json()) as { id: number }[];
       const at = path.replace('LATEST', `${latest?.id}`);
@@ -277,11 +277,10 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     }
   });
 
-  test('all is reached by keyboard', async () => {
+  test('all controls are reachable by keyboard', async () => {
     const { page } = await open('/scenarios/two.toml');
-    await page.getByText('Sound: 1 cell').waitFor();
-    // What is unchanged cannot be kept.
-    // Under its new name it is checked again; nothing can be started meanwhile.
+    await page.getByText('Valid: 1 cell').waitFor();
+    // An unchanged text cannot be saved. A new name is checked again; nothing can be started meanwhile.
     const checked = page.waitForResponse((answer) => answer.url().endsWith('/api/check'));
     await page.getByLabel('Name').fill('copy.toml');
     await checked;
@@ -295,16 +294,16 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
         return e === document.body ? '' : e.getAttribute('aria-label') ?? ((e as HTMLInputElement).labels?.[0]?.textContent || e.textContent || '').trim();
       }));
     }
-    for (const name of ['Skip to content', 'Scenarios', 'Search scenarios', 'Scenario', 'Keep', 'Start']) {
+    for (const name of ['Skip to content', 'Scenarios', 'Search scenarios', 'Scenario', 'Save', 'Start']) {
       expect(reached.some((r) => r.startsWith(name)), `${name} in ${reached.join(', ')}`).toBe(true);
     }
     expect(await page.title()).toBe('two.toml – Scenarios – netstage');
     await page.getByRole('button', { name: 'Start' }).focus();
     await page.keyboard.press('Enter');
     await page.waitForURL('**/runs/*');
-    await page.getByRole('link', { name: 'Open the record' }).waitFor();
+    await page.getByRole('link', { name: 'Open record' }).waitFor();
     expect(await page.title()).toMatch(/^Run \d+ – netstage$/);
-    // The keyboard is in the new view, not where the button was.
+    // The focus is in the new view.
     expect(await page.evaluate(() => document.activeElement?.id)).toBe('content');
   });
 
@@ -319,26 +318,26 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const press = (page: Page, name: string) => page.getByRole('button', { name, exact: true }).click();
     const file = () => readFileSync(path, 'utf8');
     for (const [page, title] of [[one, 'One'], [two, 'Two']] as const) await editor(page).fill(titled(title));
-    await press(one, 'Keep');
-    await one.getByText('Kept as shared.toml.').waitFor();
-    await press(two, 'Keep');
+    await press(one, 'Save');
+    await one.getByText('Saved as shared.toml.').waitFor();
+    await press(two, 'Save');
     const notice = two.getByRole('alert');
-    await notice.getByText('shared.toml was changed elsewhere since its editing began.').waitFor();
+    await notice.getByText('shared.toml was changed by another program after you opened it.').waitFor();
     expect([await editor(two).inputValue(), file()]).toEqual([titled('Two'), titled('One')]);
     await notice.locator('summary').click();
     expect(await notice.locator('textarea').inputValue()).toBe(titled('One'));
     await accessible(two);
     await picture(two, 'overtaken');
 
-    // Overtaken once more before it is decided, it is asked once more.
+    // If the file changes again before the decision, the question is repeated.
     writeFileSync(path, titled('Outside'));
-    await press(two, 'Keep mine over theirs');
+    await press(two, 'Overwrite it');
     await expect.poll(() => notice.locator('textarea').inputValue()).toBe(titled('Outside'));
-    await press(two, 'Keep mine over theirs');
+    await press(two, 'Overwrite it');
     await notice.waitFor({ state: 'detached' });
     expect(file()).toBe(titled('Two'));
 
-    // What is unchanged here follows the file when it is looked at; what is changed is asked for.
+    // An unchanged text follows the file when the page becomes visible; a changed one asks.
     const looks = (page: Page) => page.evaluate(() => window.dispatchEvent(new Event('focus')));
     await one.bringToFront();
     await looks(one);
@@ -346,28 +345,28 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await editor(one).fill(titled('Mine'));
     writeFileSync(path, titled('Theirs'));
     await looks(one);
-    await press(one, 'Drop mine, take theirs');
+    await press(one, 'Discard my changes');
     expect(await editor(one).inputValue()).toBe(titled('Theirs'));
-    expect(await one.getByRole('button', { name: 'Keep', exact: true }).isDisabled()).toBe(true);
+    expect(await one.getByRole('button', { name: 'Save', exact: true }).isDisabled()).toBe(true);
 
-    // Another file that is there already is not written over either, nor one that is gone made again unasked.
+    // Neither is another existing file overwritten, nor a deleted one recreated without a question.
     await one.getByLabel('Name').fill('two.toml');
-    await press(one, 'Keep');
+    await press(one, 'Save');
     await one.getByRole('alert').getByText('There is a two.toml already.').waitFor();
     await one.getByLabel('Name').fill('shared.toml');
     await editor(one).fill(titled('Kept'));
     rmSync(path);
-    await press(one, 'Keep');
-    await one.getByRole('alert').getByText('shared.toml was removed since its editing began.').waitFor();
-    await press(one, 'Keep mine anew');
-    await one.getByText('Kept as shared.toml.').waitFor();
+    await press(one, 'Save');
+    await one.getByRole('alert').getByText('shared.toml was deleted after you opened it.').waitFor();
+    await press(one, 'Create it again');
+    await one.getByText('Saved as shared.toml.').waitFor();
     expect(file()).toBe(titled('Kept'));
     rmSync(path);
-    // The browser tells of what was refused.
+    // The browser logs refused requests.
     expect(complaints.filter((c) => !c.includes('Failed to load resource'))).toEqual([]);
   });
 
-  test('a text that is not kept is there again after a reload, beside what the file holds by then', async () => {
+  test('a draft survives a reload, and a changed file is a conflict', async () => {
     const path = join(server.folder, 'scenarios/draft.toml');
     writeFileSync(path, scenario('Before'));
     const { page } = await open('/scenarios/draft.toml');
@@ -376,34 +375,34 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const editor = page.getByLabel('Scenario', { exact: true });
     await editor.fill(scenario('Mine'));
     await page.reload();
-    await page.getByText('Your changes are here again.').waitFor();
+    await page.getByText('Your unsaved changes were restored.').waitFor();
     expect([await editor.inputValue(), await page.getByRole('alert').count()]).toEqual([scenario('Mine'), 0]);
-    // So it is in another view, and back; another tab shows the file.
+    // The draft survives a change of the view; another tab shows the file.
     await page.getByRole('link', { name: 'Records', exact: true }).click();
     await page.goBack();
-    await page.getByText('Your changes are here again.').waitFor();
+    await page.getByText('Your unsaved changes were restored.').waitFor();
     const other = await page.context().newPage();
     await other.goto(page.url());
     await expect.poll(() => other.getByLabel('Scenario', { exact: true }).inputValue()).toBe(scenario('Before'));
 
     writeFileSync(path, scenario('Theirs'));
     await page.reload();
-    await page.getByText('draft.toml was changed elsewhere since its editing began.').waitFor();
+    await page.getByText('draft.toml was changed by another program after you opened it.').waitFor();
     expect(await editor.inputValue()).toBe(scenario('Mine'));
-    await page.getByRole('button', { name: 'Keep', exact: true }).click();
+    await page.getByRole('button', { name: 'Save', exact: true }).click();
     await page.getByRole('alert').waitFor();
     expect(readFileSync(path, 'utf8')).toBe(scenario('Theirs'));
-    await page.getByRole('button', { name: 'Drop mine, take theirs' }).click();
+    await page.getByRole('button', { name: 'Discard my changes' }).click();
     expect(await editor.inputValue()).toBe(scenario('Theirs'));
     await editor.fill(scenario('Undone'));
-    await page.getByRole('button', { name: 'Undo all changes' }).click();
+    await page.getByRole('button', { name: 'Revert' }).click();
     await page.reload();
     await expect.poll(() => editor.inputValue()).toBe(scenario('Theirs'));
-    expect(await page.getByText('Your changes are here again.').count()).toBe(0);
+    expect(await page.getByText('Your unsaved changes were restored.').count()).toBe(0);
     rmSync(path);
   });
 
-  test('agents are shown where there is a fleet', async () => {
+  test('agents of a fleet are listed', async () => {
     const { page } = await open('/agents');
     await page.getByText('There is no fleet.').waitFor();
     const fleet = join(server.folder, 'fleet');
@@ -413,14 +412,14 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const { page: other } = await open('/agents', {}, shows);
     await other.getByText('No agent has joined yet.').waitFor();
     expect(await other.getByRole('alert').textContent()).toContain('not at work');
-    // What a fleet's controller would tell of two agents.
+    // Response of a fleet's controller with two agents.
     await other.route('**/api/agents', (r) => r.fulfill({ json: { exists: true, served: true, agents: [
       { name: EVIL, labels: ['paris'], host: 'p1', version: '0.1.0', state: 'idle', last_seen_s: 0.4, clock_error_s: 0.00012, is_clock_synchronized: false, certificate_expires_s: Date.now() / 1000 + 3600 },
       { name: 'edge-2', labels: [], host: '', version: '', state: 'never-seen', certificate_expires_s: 0 },
     ] } }));
     await other.reload();
     await other.getByText(EVIL).waitFor();
-    expect(await other.locator('.concern').allTextContents()).toEqual(['nothing keeps its wall clock right', 'its certificate ends in 1 h']);
+    expect(await other.locator('.concern').allTextContents()).toEqual(['wall clock not synchronized', 'certificate expires in 1 h']);
     expect(await other.locator('dd').nth(1).textContent()).toBe('± 120 µs');
     expect(await other.locator('.head .quiet-text').textContent()).toBe('1 of 2 there');
     await accessible(other);
@@ -428,9 +427,9 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await shows.stop();
   });
 
-  test('a seed that is no number is told beside its field, and nothing is started', async () => {
+  test('an invalid seed is reported at its field and prevents the start', async () => {
     const { page } = await open('/scenarios/two.toml');
-    await page.getByText('Sound: 1 cell').waitFor();
+    await page.getByText('Valid: 1 cell').waitFor();
     for (const seed of ['1e3', '-1', '9007199254740992']) {
       await page.getByLabel('Seed').fill(seed);
       await page.getByText('A seed is a whole number from 0 to 9007199254740991.').waitFor();
@@ -440,7 +439,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await page.locator('button:enabled', { hasText: 'Start' }).waitFor();
   });
 
-  /** Starts a study that goes on as long as anybody looks. */
+  /** Starts a study that does not end during the test. */
   const begin = async (page: Page) => {
     await page.getByLabel('Repeat').fill('100000');
     await page.getByText('100000 runs').waitFor();
@@ -448,15 +447,15 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await page.locator('figure canvas').first().waitFor();
   };
   const done = async (page: Page) => Number((await page.locator('.progress').textContent())!.match(/(\d+) of 100000/)![1]);
-  const asksNews = (r: { url: () => string }) => r.url().includes('/news?after=');
+  const isPoll = (r: { url: () => string }) => r.url().includes('/updates?after=');
 
-  test('a page that nobody looks at asks nothing, and goes on where it was when it is looked at', async () => {
+  test('a hidden page sends no requests and continues when it becomes visible', async () => {
     const { page } = await open('/scenarios/two.toml');
     let [asked, unanswered, most] = [0, 0, 0];
     page.on('request', (r) => {
-      if (asksNews(r)) [asked, most] = [asked + 1, Math.max(most, ++unanswered)];
+      if (isPoll(r)) [asked, most] = [asked + 1, Math.max(most, ++unanswered)];
     });
-    const answered = (r: Request) => void (asksNews(r) && unanswered--);
+    const answered = (r: Request) => void (isPoll(r) && unanswered--);
     page.on('requestfinished', answered);
     page.on('requestfailed', answered);
     await begin(page);
@@ -467,13 +466,13 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await hide(true);
     await expect.poll(() => unanswered).toBe(0);
     const [before, shown] = [asked, await done(page)];
-    // The study goes on by far more than what a page that asks would wait for.
+    // The study advances by far more than the polling interval.
     const id = new URL(page.url()).pathname.split('/').at(-1);
     const really = async () => ((await (await fetch(new URL(`/api/runs/${id}`, server.address))).json()) as { done: number }).done;
     const then = await really();
     await expect.poll(really, { timeout: 30_000 }).toBeGreaterThan(then + 20);
     expect([asked, await done(page)]).toEqual([before, shown]);
-    const first = page.waitForRequest(asksNews);
+    const first = page.waitForRequest(isPoll);
     await hide(false);
     expect(new URL((await first).url()).searchParams.get('after')).toMatch(/^\d+:\d+.*@\d+$/);
     await expect.poll(() => done(page)).toBeGreaterThan(shown);
@@ -483,7 +482,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await expect.poll(() => unanswered).toBe(0);
   });
 
-  test('eight pages that are looked at show one study', async () => {
+  test('eight visible pages show one study', async () => {
     const { page } = await open('/scenarios/two.toml');
     await begin(page);
     // Pages of one context share the browser's connections.
@@ -502,14 +501,14 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     for (const one of pages) await expect.poll(() => one.locator('.badge').textContent(), { timeout: 30_000 }).toBe('stopped');
   });
 
-  test('a page that outlives its server says so', async () => {
+  test('a page reports that its server ended', async () => {
     const first = await Served.start({ 'scenarios/two.toml': scenario() });
     const { page } = await open('/scenarios/two.toml', {}, first);
     await begin(page);
-    // It ends before it can tell the page that the run is over.
+    // The server ends before the page knows that the run is over.
     await first.stop('SIGKILL');
-    await page.getByText('The server does not answer; it is asked again.').waitFor();
-    // One started anew in its place knows of no run.
+    await page.getByText('The server does not respond. Retrying.').waitFor();
+    // A restarted server does not know the run.
     const next = await Served.start({}, '--listen', new URL(first.address).host);
     await page.getByText('knows nothing of this run any more').waitFor();
     expect(await page.getByText('The server does not answer').count()).toBe(0);
@@ -517,17 +516,17 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await next.stop();
   });
 
-  test('an address that leads nowhere is said to', async () => {
+  test('an unknown address is reported', async () => {
     const { page } = await open('/nonsense');
-    await page.getByText('There is no such page').waitFor();
+    await page.getByText('Page not found').waitFor();
     await page.goto(new URL('/runs/xyz', server.address).href);
-    await page.getByText('There is no such page').waitFor();
+    await page.getByText('Page not found').waitFor();
     await page.goto(new URL('/runs/3', server.address).href);
     await page.getByText('knows nothing of this run').waitFor();
     await accessible(page);
   });
 
-  test('the first paint is soon', async () => {
+  test('the first paint is fast', async () => {
     const { page } = await open('/scenarios');
     const painted = await page.evaluate(() => new Promise<number>((resolve) => {
       new PerformanceObserver((list) => {
@@ -536,14 +535,14 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
       }).observe({ type: 'paint', buffered: true });
     }));
     console.log(`first paint after ${painted.toFixed(0)} ms`);
-    // A tenth of that on a desk; the bound only catches what grows out of hand on a busy machine.
+    // A desktop needs a tenth of this; the bound only catches unbounded growth on a busy machine.
     expect(painted).toBeLessThan(10_000);
   });
 
-  test('sixty series at ten bins a second leave the browser time', async () => {
+  test('sixty series at ten bins per second leave CPU time to the browser', async () => {
     const context = await stage.browser.newContext({ viewport: { width: 1400, height: 900 } });
     const page = await context.newPage();
-    await page.route('**/api/runs/7/news?*', sixty());
+    await page.route('**/api/runs/7/updates?*', sixty());
     await page.route('**/api/runs/7', (r) => r.fulfill({ json: { id: 7, title: 'Sixty', scenario: 's.toml', version: 1, stage: 'emu', record: 's', phase: 'running', done: 0, total: 1, in_progress: 0.1, doing: 'flows', cells: [''], weights: [{}] } }));
     await page.goto(new URL('/runs/7', server.address).href);
     await page.locator('figure canvas').first().waitFor();
@@ -565,12 +564,12 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     const most = await framesIn(page, 2000);
     console.log(`60 series × 10 Hz: ${frames.toFixed(1)} frames a second, of ${most.toFixed(1)} that an empty page gets here; the page's thread takes ${percent('busy')} of a core, ` +
       `scripts ${percent('script')}, layout ${percent('layout')}`);
-    // Processor time, so that a starved machine does not decide: updates leave time for frames between them.
+    // CPU time, so that a busy machine does not decide: updates leave time for frames.
     expect(share('busy')).toBeLessThan(0.6);
   });
 });
 
-/** Frames a second that a page draws, over so many milliseconds. */
+/** Returns the frames per second that a page draws during this number of milliseconds. */
 function framesIn(page: Page, span: number): Promise<number> {
   return page.evaluate((length) => new Promise<number>((resolve) => {
     let count = 0;
@@ -584,7 +583,7 @@ function framesIn(page: Page, span: number): Promise<number> {
   }), span);
 }
 
-/** Answers as the server would of a run of sixty flows, ten bins a second, a minute already past. */
+/** Responds like the server for a run of sixty flows with ten bins per second, of which a minute is over. */
 function sixty(): (route: Route) => Promise<void> {
   const series = Array.from({ length: 60 }, (_, i) => ({ metric: 'flow.throughput', unit: 'bit/s', layer: 'payload', subject: `flow[${i}]` }));
   const value = (i: number, bin: number) => 1e6 * (1 + i / 30 + Math.sin(bin / 9 + i));
@@ -594,10 +593,10 @@ function sixty(): (route: Route) => Promise<void> {
     const after = new URL(route.request().url()).searchParams.get('after')!;
     const [from, now] = [Number(after), 600 + Math.floor((performance.now() - begin) / 100)];
     if (after && from === now) return route.fulfill({ status: 204 });
-    const told = [
+    const events = [
       ...(after ? [] : [{ kind: 'begin', run: 0, cell: 0, seed: 1, interval_s: 0.1, series, left_out: 0 }]),
       { kind: 'bins', run: 0, from, values: series.map((_, i) => Array.from({ length: now - from }, (_, k) => value(i, from + k))) },
     ];
-    return route.fulfill({ json: { status, told, next: String(now) } });
+    return route.fulfill({ json: { status, events, next: String(now) } });
   };
 }

@@ -1,4 +1,4 @@
-// A report page in Chromium, from the files in dist/, opened without a network.
+// Opens a report page from the files in dist/ in Chromium, without a network.
 
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -36,7 +36,7 @@ export class Stage {
     rmSync(this.folder, { recursive: true });
   }
 
-  /** `complaints` collects errors, warnings and requests of the page: there should be none. */
+  /** `complaints` collects errors, warnings and requests of the page; none are expected. */
   async show(data: ReportData | string, options: BrowserContextOptions = {}): Promise<{ page: Page; complaints: string[] }> {
     const file = join(this.folder, `report-${Math.random().toString(36).slice(2)}.html`);
     const title = typeof data === 'string' ? 'report' : data.title;
@@ -50,7 +50,7 @@ export class Stage {
   }
 }
 
-/** What a page complains of from now on: errors, warnings and dialogs. */
+/** Collects errors, warnings and dialogs of the page from now on. */
 export function heard(page: Page): string[] {
   const complaints: string[] = [];
   page.on('console', (m) => ['error', 'warning'].includes(m.type()) && complaints.push(`${m.type()}: ${m.text()}`));
@@ -62,7 +62,7 @@ export function heard(page: Page): string[] {
   return complaints;
 }
 
-/** The n-th figure, scrolled to and drawn. */
+/** Returns the n-th figure, scrolled into view and drawn. */
 export async function figure(page: Page, n: number) {
   const found = page.locator('figure').nth(n);
   await found.scrollIntoViewIfNeeded();
@@ -70,8 +70,8 @@ export async function figure(page: Page, n: number) {
   return found;
 }
 
-/** How many pixels of a canvas come close to a colour. */
-export async function pixels(page: Page, n: number, colour: [number, number, number]): Promise<number> {
+/** Counts the pixels of a canvas with about this color. */
+export async function pixels(page: Page, n: number, color: [number, number, number]): Promise<number> {
   return page.locator('figure').nth(n).locator('canvas').evaluate((canvas, [r, g, b]) => {
     const c = canvas as HTMLCanvasElement;
     const { data } = c.getContext('2d')!.getImageData(0, 0, c.width, c.height);
@@ -80,5 +80,5 @@ export async function pixels(page: Page, n: number, colour: [number, number, num
       if (data[i + 3]! > 200 && Math.abs(data[i]! - r) + Math.abs(data[i + 1]! - g) + Math.abs(data[i + 2]! - b) < 12) count++;
     }
     return count;
-  }, colour);
+  }, color);
 }

@@ -26,7 +26,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
   };
   const over = async (page: Page, n: number) => (await (await figure(page, n)).locator('.u-over').boundingBox())!;
 
-  test('shows all parts of the sample, without complaint or request', async () => {
+  test('shows all parts of the sample without errors or requests', async () => {
     const data = sample();
     const { page, complaints } = await stage.show(data);
     expect(await page.title()).toBe(data.title);
@@ -46,13 +46,13 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
       if (data.figures[i]!.claim) expect(await f.locator('.claim').textContent()).toContain(data.figures[i]!.claim);
     }
     await page.locator('#scenario summary').click();
-    // A details element tells of its opening in a later task.
+    // A details element fires its toggle event in a later task.
     await page.locator('#scenario code span').first().waitFor();
     expect((await page.locator('#scenario code').textContent())!.trim()).toBe(data.scenario!.trim());
     expect(complaints).toEqual([]);
   });
 
-  test('draws lines, bars and cells in their colours', async () => {
+  test('draws lines, bars and cells in their colors', async () => {
     const { page } = await stage.show(sample(), { colorScheme: 'light' });
     await figure(page, THROUGHPUT);
     for (let s = 0; s < 5; s++) expect(await pixels(page, THROUGHPUT, channels(SERIES.light[s]!)), `series ${s}`).toBeGreaterThan(150);
@@ -62,25 +62,25 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await pixels(page, HEAT, [0x17, 0x2a, 0x5c])).toBeGreaterThan(2_000);
   });
 
-  test('the legend hides a series, shows one alone, and brings all back', async () => {
+  test('the legend hides a series, shows a single one, and restores all', async () => {
     const { page } = await stage.show(sample(), { colorScheme: 'light' });
     const f = await figure(page, THROUGHPUT);
     const rows = f.locator('.legend .row');
-    const colours = SERIES.light.slice(0, 5).map(channels);
+    const colors = SERIES.light.slice(0, 5).map(channels);
     await rows.nth(1).click();
     expect(await rows.nth(1).getAttribute('aria-pressed')).toBe('false');
-    await expect.poll(() => pixels(page, THROUGHPUT, colours[1]!)).toBe(0);
-    expect(await pixels(page, THROUGHPUT, colours[0]!)).toBeGreaterThan(150);
+    await expect.poll(() => pixels(page, THROUGHPUT, colors[1]!)).toBe(0);
+    expect(await pixels(page, THROUGHPUT, colors[0]!)).toBeGreaterThan(150);
     await rows.nth(4).click({ modifiers: ['Shift'] });
     await page.mouse.move(5, 5);
-    await expect.poll(() => pixels(page, THROUGHPUT, colours[0]!)).toBe(0);
-    expect(await pixels(page, THROUGHPUT, colours[4]!)).toBeGreaterThan(150);
+    await expect.poll(() => pixels(page, THROUGHPUT, colors[0]!)).toBe(0);
+    expect(await pixels(page, THROUGHPUT, colors[4]!)).toBeGreaterThan(150);
     await rows.nth(4).click({ modifiers: ['Shift'] });
     await page.mouse.move(5, 5);
-    await expect.poll(() => pixels(page, THROUGHPUT, colours[0]!)).toBeGreaterThan(150);
+    await expect.poll(() => pixels(page, THROUGHPUT, colors[0]!)).toBeGreaterThan(150);
   });
 
-  test('hiding the tallest series lets the others grow', async () => {
+  test('hiding the tallest series rescales the others', async () => {
     const { page } = await stage.show(sample());
     const f = await figure(page, THROUGHPUT);
     const [, before] = await range(page, THROUGHPUT, 'y');
@@ -104,7 +104,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await f.locator('.legend .row[aria-pressed="true"]').count()).toBe(11);
   });
 
-  test('a drag zooms x, a slanted one both, the button and a double click go back', async () => {
+  test('a drag zooms x, a diagonal drag both axes; the button and a double click reset', async () => {
     const { page, complaints } = await stage.show(sample());
     const box = await over(page, THROUGHPUT);
     const full = await range(page, THROUGHPUT, 'x');
@@ -130,7 +130,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(complaints).toEqual([]);
   });
 
-  test('two fingers zoom, a double tap goes back', async () => {
+  test('two fingers zoom, a double tap resets', async () => {
     const { page } = await stage.show(sample(), { viewport: { width: 375, height: 812 }, hasTouch: true, isMobile: true });
     const box = await over(page, THROUGHPUT);
     const full = await range(page, THROUGHPUT, 'x');
@@ -150,7 +150,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     await expect.poll(() => range(page, THROUGHPUT, 'x')).toEqual(full);
   });
 
-  test('the pointer shows the nearest series and the values of all', async () => {
+  test('the pointer highlights the nearest series and shows all values', async () => {
     const data = sample();
     const { page } = await stage.show(data);
     const box = await over(page, THROUGHPUT);
@@ -214,7 +214,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(complaints).toEqual([]);
   });
 
-  test('dark where the system is dark; the choice holds over a reload', async () => {
+  test('dark if the system is dark; the selection survives a reload', async () => {
     const { page } = await stage.show(sample(), { colorScheme: 'dark' });
     const paper = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
     const rgb = (hex: string) => `rgb(${channels(hex).join(', ')})`;
@@ -230,7 +230,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await paper()).toBe(rgb(PAPER.dark.paper));
   });
 
-  test('works where storage is forbidden', async () => {
+  test('works without storage', async () => {
     const context = await stage.browser.newContext();
     await context.addInitScript(() => Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', 'SecurityError'); } }));
     const { page: first } = await stage.show(sample());
@@ -243,7 +243,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(thrown).toEqual([]);
   });
 
-  test('names that are markup stay names', async () => {
+  test('markup in names is escaped', async () => {
     const evil = '<img src=x onerror="alert(1)"></script><script>alert(2)</script><!--<script>${alert(3)}{@html 1}';
     const taint = (value: unknown): unknown =>
       typeof value === 'string' ? evil
@@ -251,7 +251,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
       : value && typeof value === 'object' ? Object.fromEntries(Object.entries(value).map(([k, v]) => [k, ['kind', 'scale', 'align', 'ends', 'path'].includes(k) ? v : taint(v)]))
       : value;
     const data = taint(sample()) as ReportData;
-    // Names that link things must still differ.
+    // Names that connect elements must remain unique.
     data.topology!.nodes = sample().topology!.nodes.map((n) => ({ ...n, kind: evil }));
     const { page, complaints } = await stage.show(data);
     for (let i = 0; i < data.figures.length; i++) {
@@ -268,7 +268,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(complaints).toEqual([]);
   });
 
-  test('tables sort by value and scroll on their own', async () => {
+  test('tables sort by value and scroll separately', async () => {
     const { page } = await stage.show(sample(), { viewport: { width: 375, height: 812 } });
     const table = page.locator('#tables .scroll');
     const cells = () => table.locator('tbody tr td:nth-child(2)').allTextContents();
@@ -282,17 +282,17 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await table.evaluate((e) => e.scrollWidth > e.clientWidth)).toBe(true);
   });
 
-  test('a VPN marks its path, a link tells its rate, delay and load', async () => {
+  test('a VPN highlights its path, and a link shows rate, delay and load', async () => {
     const { page } = await stage.show(sample());
     await page.locator('#topology').getByRole('button', { name: /^vpn3/ }).click();
     const lit = await page.locator('#topology .link.lit').evaluateAll((all) => all.map((e) => (e as HTMLElement).dataset.link));
     expect(lit.sort()).toEqual(['access3', 'core', 'egress3']);
     await page.locator('#topology .scroll').first().focus();
     await page.keyboard.press('ArrowLeft');
-    expect(await page.locator('#topology [aria-live]').first().textContent()).toBe('core, Rate 50 Mbit/s, Delay 10 ms, Utilisation 96 %');
+    expect(await page.locator('#topology [aria-live]').first().textContent()).toBe('core, Rate 50 Mbit/s, Delay 10 ms, Utilization 96 %');
   });
 
-  test('prints light, with every figure, in a dark room', async () => {
+  test('prints in light colors with all figures in the dark theme', async () => {
     const { page, complaints } = await stage.show(sample(), { colorScheme: 'dark' });
     await page.evaluate(() => window.dispatchEvent(new Event('beforeprint')));
     await page.emulateMedia({ media: 'print', colorScheme: 'dark' });
@@ -304,9 +304,9 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(complaints).toEqual([]);
   });
 
-  test('printed, nothing is wider than the paper, and details are open', async () => {
+  test('in print, no element is wider than the page, and details are open', async () => {
     const { page } = await stage.show(sample());
-    // Paper is laid out without the page's being told that its width changed.
+    // Print layout does not notify the page of its new width.
     await page.addInitScript(() => {
       ResizeObserver.prototype.observe = () => {};
     });
@@ -321,7 +321,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
       const cropped = (e: HTMLElement) => getComputedStyle(e).overflowX !== 'visible' && e.clientWidth > 1 && e.scrollWidth > e.clientWidth;
       return all.filter((e) => e.getBoundingClientRect().right > innerWidth || cropped(e)).map((e) => `${e.tagName} ${e.getAttribute('class')}`);
     })).toEqual([]);
-    // Tables are set as small as their columns ask for, and names are not broken within their parts.
+    // The font of tables is only as small as their columns need, and names are broken only between parts.
     expect(await page.locator('.anywhere').count()).toBe(0);
     if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, 'printed.png'), fullPage: true });
   });
@@ -350,7 +350,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(complaints).toEqual([]);
   });
 
-  test('every control is named, and reached by the tab key', async () => {
+  test('every control has a name and is reachable by the Tab key', async () => {
     const { page } = await stage.show(sample());
     for (let i = 0; i < 6; i++) await figure(page, i);
     const nameless = await page.locator('button, input, [role=application], [role=region], summary').evaluateAll((all) =>
@@ -377,7 +377,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await page.getByRole('alert').textContent()).toContain(text);
   });
 
-  test('a void measurement is not told as one that meets what is expected', async () => {
+  test('a void measurement is not shown as meeting its expectations', async () => {
     const data = sample();
     data.expectations = data.expectations.filter((e) => e.pass);
     data.void = 'emu is void';
@@ -387,14 +387,14 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await verdict.getAttribute('class')).toContain('bad');
   });
 
-  test('the least report there is', async () => {
+  test('the smallest report', async () => {
     const { page, complaints } = await stage.show({ schema: 1, title: 'empty', tool: 'netstage 0.1.0', warnings: [], facts: [], expectations: [], tables: [], figures: [] });
     expect(await page.locator('h1').textContent()).toBe('empty');
     expect(await page.locator('h2').count()).toBe(0);
     expect(complaints).toEqual([]);
   });
 
-  test('figures without values, and a figure that cannot be drawn, leave the rest standing', async () => {
+  test('figures without values and an undrawable figure do not affect the others', async () => {
     const data = sample();
     const axis = { label: 'x' };
     data.figures = [
@@ -411,7 +411,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await page.locator('figure').count()).toBe(5);
   });
 
-  test('a million points are there soon', async () => {
+  test('a million points are drawn fast', async () => {
     const data = sample();
     const x = Array.from({ length: 50_000 }, (_, i) => i / 1000);
     const series = Array.from({ length: 20 }, (_, k) => ({ name: `flow${k}`, y: x.map((_, i) => k * 1000 + ((i * 7919) % 1000)) }));
@@ -421,7 +421,7 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     const { page, complaints } = await stage.show(data, { viewport: { width: 1400, height: 1200 } });
     await figure(page, 0);
     await expect.poll(() => range(page, 0, 'x')).toEqual([0, 49.999]);
-    // Some two seconds on a desk; the bound only catches what grows out of hand on a busy machine.
+    // A desktop needs about two seconds; the bound only catches unbounded growth on a busy machine.
     const there = await page.evaluate(() => performance.now());
     console.log(`a million points after ${there.toFixed(0)} ms`);
     expect(there).toBeLessThan(10_000);

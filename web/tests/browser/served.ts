@@ -1,4 +1,4 @@
-// `netstage serve` with a page of it in Chromium.
+// Starts `netstage serve` and opens its page in Chromium.
 
 import { spawn, type ChildProcess } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -13,7 +13,7 @@ export const served = existsSync(PROGRAM);
 export class Served {
   private constructor(readonly address: string, readonly folder: string, private readonly child: ChildProcess) {}
 
-  /** With these files: scenarios/NAME and records/NAME. */
+  /** Starts with these files: scenarios/NAME and records/NAME. */
   static async start(files: Record<string, string>, ...options: string[]): Promise<Served> {
     const folder = mkdtempSync(join(tmpdir(), 'netstage-served-'));
     mkdirSync(join(folder, 'scenarios'));
@@ -41,7 +41,7 @@ export class Served {
 
 const TWO_VPNS = readFileSync(new URL('../../../crates/netstage/tests/program/serve/two-vpns.toml', import.meta.url), 'utf8');
 
-/** Two VPNs on one link, once, with all that is told of flows; simulated in a moment. */
+/** Scenario with two VPNs on one link and details of flows, which is simulated quickly. */
 export function scenario(title = 'Two VPNs', seconds = 20): string {
   const changes: [string, string][] = [
     ['"Two VPNs"', JSON.stringify(title)],

@@ -39,7 +39,7 @@ test('lowerBound and nearest', () => {
   expect(nearest([], 1)).toBe(-1);
 });
 
-test('a window reaches one sample beyond what it shows', () => {
+test('a window includes one sample on either side', () => {
   const x = [0, 1, 2, 3, 4, 5];
   expect(window(x, 2, 3)).toEqual([1, 5]);
   expect(window(x, -1, 9)).toEqual([0, 6]);

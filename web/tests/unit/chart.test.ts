@@ -16,12 +16,12 @@ describe('a chart from its data', () => {
     expect(chart.traces[0]!.y).toBe(y);
   });
 
-  test('x out of order is put in order, with all that belongs to it', () => {
+  test('unsorted x is sorted with its values', () => {
     const [t] = buildChart(figure({ series: [{ name: 'a', x: [2, 0, 1], y: [20, 0, 10], low: [19, -1, 9] }] })).traces;
     expect([t!.x, t!.y, t!.low]).toEqual([[0, 1, 2], [0, 10, 20], [-1, 9, 19]]);
   });
 
-  test('y shows zero unless the values lie far from it', () => {
+  test('y includes zero unless the values are far from it', () => {
     const fit = (y: number[], axis = {}) => {
       const chart = buildChart(figure({ shared_x: y.map((_, i) => i), y: { label: 'y', ...axis }, series: [{ name: 'a', y }] }));
       return fitY(chart, [true], chart.fullX);
@@ -35,21 +35,21 @@ describe('a chart from its data', () => {
     expect(fit([0, 0])).toEqual([0, 1]);
   });
 
-  test('y follows the part of x and the series in view', () => {
+  test('y follows the visible x range and series', () => {
     const chart = buildChart(figure({ shared_x: [0, 1, 2, 3], series: [{ name: 'a', y: [1, 1, 100, 100] }, { name: 'b', y: [500, 500, 500, 500] }] }));
     expect(fitY(chart, [true, true], [0, 3])[1]).toBeGreaterThan(500);
     expect(fitY(chart, [true, false], [0, 3])[1]).toBeCloseTo(106);
     expect(fitY(chart, [true, false], [0, 0.5])[1]).toBeLessThan(2);
   });
 
-  test('wide intervals do not squash the means', () => {
+  test('wide intervals do not compress the means', () => {
     const chart = buildChart(figure({ shared_x: [0, 1], series: [{ name: 'a', y: [10, 20], low: [-500, -500], high: [900, 900] }] }));
     const [low, high] = fitY(chart, [true], chart.fullX);
     expect(low).toBe(0);
     expect(high).toBeLessThan(30);
   });
 
-  test('log axes leave out what they cannot show', () => {
+  test('log axes omit values without a logarithm', () => {
     const chart = buildChart(figure({ x: { label: 'n', scale: 'log' }, y: { label: 'y', scale: 'log' }, shared_x: [0, 1, 10], series: [{ name: 'a', y: [0, 1, 100] }] }));
     expect(chart.fullX).toEqual([1, 10]);
     const [low, high] = fitY(chart, [true], chart.fullX);
@@ -64,7 +64,7 @@ describe('a chart from its data', () => {
     expect(words(chart)).toContain('0 series');
   });
 
-  test('bars stand on whole positions and zoom to them', () => {
+  test('bars are at integer positions, and zoom snaps to them', () => {
     const chart = buildChart(figure({ kind: 'bar', categories: ['a', 'b', 'c'], series: [{ name: 's', y: [1, 2, 3] }] }));
     expect(chart.fullX).toEqual([-0.5, 2.5]);
     expect(clampX(chart, [0.7, 1.2])).toEqual([0.5, 1.5]);
@@ -72,14 +72,14 @@ describe('a chart from its data', () => {
   });
 });
 
-test('a group is said once', () => {
+test('a group is named once', () => {
   expect(fullName({ name: 'vpn1', group: 'a = 1' })).toBe('a = 1: vpn1');
   expect(fullName({ name: 'vpn1, a = 1', group: 'a = 1' })).toBe('vpn1, a = 1');
   expect(shortName({ name: 'vpn1, a = 1', group: 'a = 1' })).toBe('vpn1');
   expect(shortName({ name: 'a = 1', group: 'a = 1' })).toBe('a = 1');
 });
 
-test('what a pointer finds', () => {
+test('hit testing', () => {
   const [t] = buildChart(figure({ series: [{ name: 'a', x: [0, 10, 20], y: [0, null, 20] }] })).traces;
   expect([-3, 4, 6, 24, 40].map((x) => sampleAt(t!, x))).toEqual([0, 0, 1, 2, -1]);
   expect(valueAt(t!, 15)).toBe(20);
@@ -103,7 +103,7 @@ class Recorder implements Pen {
 const same = (v: number) => v;
 
 describe('the pen', () => {
-  test('lifts at gaps, and a lone sample leaves a mark', () => {
+  test('lifts at gaps, and a single sample is visible', () => {
     const pen = new Recorder();
     polyline(pen, [0, 1, 2, 3, 4], [5, 6, null, 7, null], 0, 5, same, same, 100);
     expect(pen.strokes).toEqual([[[0, 5], [1, 6]], [[3, 7], [3, 7]]]);
@@ -121,7 +121,7 @@ describe('the pen', () => {
     expect(points.some(([at, v]) => at === 33 && v === -999)).toBe(true);
   });
 
-  test('a band closes around each run of samples', () => {
+  test('a band is closed around each range of samples', () => {
     const pen = new Recorder();
     band(pen, [0, 1, 2, 3, 4], [1, 1, null, 2, 2], [3, 3, 3, 4, 4], 0, 5, same, (v) => -v);
     expect(pen.closed).toBe(2);

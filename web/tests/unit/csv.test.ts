@@ -7,14 +7,14 @@ const figure = (part: Partial<FigureData>): FigureData => ({
 });
 
 describe('csvCell', () => {
-  test('quotes what needs it', () => {
+  test('quotes values if needed', () => {
     expect(csvCell('plain')).toBe('plain');
     expect(csvCell('a,b')).toBe('"a,b"');
     expect(csvCell('say "so"')).toBe('"say ""so"""');
     expect(csvCell('two\nlines')).toBe('"two\nlines"');
   });
 
-  test('keeps a text from becoming a formula, and a number a number', () => {
+  test('escapes formulas, but not numbers', () => {
     expect(csvCell('=HYPERLINK("x")')).toBe('"\'=HYPERLINK(""x"")"');
     expect(csvCell('@cmd')).toBe("'@cmd");
     expect(csvCell('-5.25')).toBe('-5.25');
@@ -22,7 +22,7 @@ describe('csvCell', () => {
     expect(csvCell('-x')).toBe("'-x");
   });
 
-  test('numbers keep all digits, what is missing is empty', () => {
+  test('numbers keep all digits, missing values are empty', () => {
     expect(csvCell(0.1 + 0.2)).toBe('0.30000000000000004');
     expect(csvCell(null)).toBe('');
     expect(csvCell(NaN)).toBe('');

@@ -8,13 +8,13 @@ test('numbers as text', () => {
     .toEqual(['0', '1', '0.5', '123456', '−0.01235', '1.235e7', '1.234e−5', '–', '–', '−∞']);
 });
 
-test('ticks carry the decimals of their spacing', () => {
+test('ticks have the decimals of their spacing', () => {
   expect([0.5, 0.75, 1].map((v) => formatTick(v, 0.25))).toEqual(['0.5', '0.75', '1.0']);
   expect([-10, 0, 10].map((v) => formatTick(v, 10))).toEqual(['−10', '0', '10']);
   expect([0.9, 0.95].map((v) => formatTick(v, 0.05))).toEqual(['0.90', '0.95']);
 });
 
-test('base units get a prefix, others stay', () => {
+test('base units get a prefix, others do not', () => {
   expect(scaleUnit('bit/s', 35e6)).toEqual({ factor: 1e-6, unit: 'Mbit/s' });
   expect(scaleUnit('s', 0.02)).toEqual({ factor: 1000, unit: 'ms' });
   expect(scaleUnit('s', 50)).toEqual({ factor: 1, unit: 's' });
@@ -22,7 +22,7 @@ test('base units get a prefix, others stay', () => {
   expect(scaleUnit(undefined, 5)).toEqual({ factor: 1, unit: '' });
 });
 
-test('linear ticks are round, inside, and about as many as asked', () => {
+test('linear ticks are round, within the range, and about the requested number', () => {
   expect(linearTicks(0, 50, 5)).toEqual({ values: [0, 10, 20, 30, 40, 50], spacing: 10 });
   expect(linearTicks(0.5, 1, 6).values).toEqual([0.5, 0.6, 0.7, 0.8, 0.9, 1]);
   expect(linearTicks(-0.03, 0.031, 3).values).toEqual([-0.02, 0, 0.02]);
@@ -47,17 +47,17 @@ test('an axis of nines', () => {
   expect(nineTicks(1, 1e6, 4).values.length).toBeLessThanOrEqual(4);
 });
 
-test('categories are thinned, not squeezed', () => {
+test('categories are omitted rather than compressed', () => {
   expect(categoryTicks(-0.5, 4.5, 10)).toEqual([0, 1, 2, 3, 4]);
   expect(categoryTicks(-0.5, 99.5, 10)).toEqual([0, 10, 20, 30, 40, 50, 60, 70, 80, 90]);
 });
 
-test('the worth of a cell', () => {
+test('sort value of a cell', () => {
   expect(['0.95 ± 0.01', '12 %', '≥ 3', '1,204', '−5', '50 Mbit/s', '1 Gbit/s', '0.1 ms', '97 ± 30 kbit/s', 'n/a', 'pe1', '']
     .map(leadingNumber)).toEqual([0.95, 12, 3, 1204, -5, 50e6, 1e9, 1e-4, 97e3, null, null, null]);
 });
 
-test('rows are sorted by value or as people count, gaps last, ties as they came', () => {
+test('rows are sorted by value or in natural order, gaps last, stable', () => {
   const rows = [['vpn10', '2'], ['vpn2', '–'], ['vpn1', '10'], ['vpn3', '2']];
   expect(sortRows(rows, 0, 'ascending')).toEqual([2, 1, 3, 0]);
   expect(sortRows(rows, 1, 'ascending')).toEqual([0, 3, 2, 1]);

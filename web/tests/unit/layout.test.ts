@@ -12,7 +12,7 @@ function dumbbell(count: number, delay: (i: number) => string = () => '5 ms', wi
     links.push(
       { name: `host${i}`, ends: [`h${i}`, `pe${i}`], rate: '1 Gbit/s', delay: '0 ms' },
       { name: `access${i}`, ends: [`pe${i}`, 'core1'], rate: '100 Mbit/s', delay: delay(i), utilization: i / 100 },
-      // Written from the edge inwards on both sides, as people do.
+      // Written from the outer nodes inward on both sides, as people do.
       { name: `egress${i}`, ends: [`pe${count + i}`, 'core2'], rate: '100 Mbit/s', delay: '1 ms' },
       { name: `sink${i}`, ends: [`r${i}`, `pe${count + i}`], rate: '1 Gbit/s', delay: '0 ms' },
     );
@@ -36,7 +36,7 @@ describe('layers', () => {
     expect([rank.core1, rank.core2]).toEqual([2, 3]);
   });
 
-  test('a parking lot: each VPN enters right before its first link', () => {
+  test('parking lot: each VPN enters next to its first link', () => {
     const vpns = [
       ['pe1', 'c1', 'c2', 'c3', 'c4', 'pe5'], ['pe2', 'c1', 'c2', 'pe6'], ['pe3', 'c2', 'c3', 'pe7'], ['pe4', 'c3', 'c4', 'pe8'],
     ].map((path, i) => ({ name: `vpn${i + 1}`, weight: 1, path }));
@@ -53,7 +53,7 @@ describe('layers', () => {
     expect(new Set(y).size).toBe(1);
   });
 
-  test('paths both ways, a ring, a node on its own, and a link to nowhere', () => {
+  test('paths in both directions, a ring, an isolated node, and a link to an unknown node', () => {
     const data: TopologyData = {
       nodes: ['a', 'b', 'c', 'alone'].map((name) => ({ name, kind: 'router' })),
       links: [['a', 'b'], ['b', 'c'], ['c', 'a'], ['c', 'outside']].map((ends) => ({ name: ends.join('-'), ends: ends as [string, string], rate: '1', delay: '1' })),
@@ -67,11 +67,11 @@ describe('layers', () => {
 });
 
 describe('layout', () => {
-  test('the same topology gives the same picture', () => {
+  test('the layout is deterministic', () => {
     expect(layoutTopology(dumbbell(7))).toEqual(layoutTopology(dumbbell(7)));
   });
 
-  test('nodes never overlap and all is inside the sheet', () => {
+  test('nodes do not overlap and are inside the drawing', () => {
     for (const data of [dumbbell(5), dumbbell(9, (i) => `${i} ms`), dumbbell(50)]) {
       for (const expand of [false, true]) {
         const { nodes, width, height } = layoutTopology(data, expand);
@@ -89,7 +89,7 @@ describe('layout', () => {
     }
   });
 
-  test('few branches are all drawn; many equal ones as one', () => {
+  test('few branches are drawn separately, many equal ones as one', () => {
     expect(layoutTopology(dumbbell(10)).nodes).toHaveLength(42);
     const { nodes, links, collapsed } = layoutTopology(dumbbell(50));
     expect(collapsed).toBe(true);
@@ -103,7 +103,7 @@ describe('layout', () => {
     pe1.members.forEach((pe, i) => expect(h1.members[i]).toBe(pe.replace('pe', 'h')));
   });
 
-  test('branches that differ in delay are drawn as one only when too many', () => {
+  test('branches with different delays are merged only if there are too many', () => {
     const some = layoutTopology(dumbbell(20, (i) => (i === 7 ? '90 ms' : '5 ms')));
     expect(some.nodes.filter((n) => n.kind === 'pe').map((n) => n.members.length)).toEqual([19, 20, 1]);
     const all = layoutTopology(dumbbell(40, (i) => `${i} ms`));
@@ -111,14 +111,14 @@ describe('layout', () => {
     expect(all.links.find((l) => l.link.name === 'access1')!.label!.text).toBe('100 Mbit/s · 1 ms … 40 ms');
   });
 
-  test('all are drawn when asked for', () => {
+  test('all branches are drawn on request', () => {
     const layout = layoutTopology(dumbbell(50), true);
     expect(layout.nodes).toHaveLength(202);
     expect(layout.collapsed).toBe(false);
     expect(layout.collapsible).toBe(true);
   });
 
-  test('a VPN knows its links, drawn as one or not', () => {
+  test('a VPN has its links, merged or not', () => {
     for (const expand of [true, false]) {
       const { links, vpnLinks } = layoutTopology(dumbbell(50), expand);
       expect(vpnLinks).toHaveLength(50);
@@ -127,12 +127,12 @@ describe('layout', () => {
     }
   });
 
-  test('nothing to draw', () => {
+  test('empty topology', () => {
     expect(layoutTopology({ nodes: [], links: [] }).nodes).toEqual([]);
   });
 });
 
-test('rows keep their order and a distance of one, near to where they want to be', () => {
+test('rows keep their order and distance, near to their wanted positions', () => {
   expect(apart([0, 5, 9])).toEqual([0, 5, 9]);
   expect(apart([0, 0, 0])).toEqual([-1, 0, 1]);
   expect(apart([5, 0])).toEqual([2, 3]);

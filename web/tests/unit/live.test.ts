@@ -16,8 +16,8 @@ const begun = (run = 0, cell = 0): Begun => ({
   ],
 });
 
-describe('a run as it is told', () => {
-  test('grows, and tells how the network is now', () => {
+describe('live run', () => {
+  test('grows, and gives the present load of the network', () => {
     const run = new LiveRun(begun());
     run.add(0, [[1e6, 3e6], [1e6, 1e6], [0.5, 0.9], [0.1, 0.2], [4, 7], [10, 12], [0, 0]]);
     run.add(2, [[6e6], [2e6], [1], [null], [9], [6], [1]]);
@@ -27,7 +27,7 @@ describe('a run as it is told', () => {
     expect(run.shares().get('gold')).toEqual({ text: '6.00 Mbit/s', part: 0.75 });
   });
 
-  test('series, axes and units are named as those of a report', () => {
+  test('series, axes and units have the names of a report', () => {
     const both = { ...begun(), series: [
       ...begun().series,
       { metric: 'fairness.inter_vpn', unit: '', layer: 'ip', subject: '' },
@@ -50,7 +50,7 @@ describe('a run as it is told', () => {
     expect(buildChart(run.figures()[0]!).yUnit).toEqual({ factor: 1e-6, unit: 'Mbit/s, ip' });
   });
 
-  test('a figure that has only grown is the same object; a new cause makes another', () => {
+  test('a figure with more samples is the same object; a new cause creates another', () => {
     const run = new LiveRun(begun());
     run.add(0, [[1], [1], [1], [1], [1], [10], [0]]);
     const before = run.figures();
@@ -68,20 +68,20 @@ describe('a run as it is told', () => {
   });
 });
 
-describe('a study as it is told', () => {
-  test('a run begun anew takes the place of what it was', () => {
+describe('live study', () => {
+  test('a restarted run replaces its previous one', () => {
     const feed = new Feed();
     feed.add(begun(0));
     feed.add({ kind: 'bins', run: 0, from: 0, values: begun().series.map(() => [1]) });
     feed.add(begun(3));
     expect([...feed.runs.keys()]).toEqual([3]);
     expect(feed.current()!.x).toEqual([]);
-    // What is told of one that is gone is dropped.
+    // Events of an unknown run are dropped.
     feed.add({ kind: 'bins', run: 0, from: 1, values: begun().series.map(() => [1]) });
     expect(feed.runs.size).toBe(1);
   });
 
-  test('the first that goes on is looked at, and not all are kept', () => {
+  test('the first run in progress is shown, and old runs are dropped', () => {
     const feed = new Feed();
     for (let k = 0; k < 20; k++) {
       feed.add(begun(k, k));

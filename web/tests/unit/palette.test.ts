@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { channels, contrast, looks, luminance, PAPER, rampColour, seriesDash, SERIES, type Mode } from '../../src/lib/palette';
+import { channels, contrast, looks, luminance, PAPER, rampColor, seriesDash, SERIES, type Mode } from '../../src/lib/palette';
 import type { Series } from '../../src/lib/types';
 
 // Machado, Oliveira and Fernandes (2009), full severity, on linear RGB.
@@ -31,7 +31,7 @@ function seen(hex: string, eye: string): number[] {
   return oklab(EYES[eye]!.map((row) => Math.min(1, Math.max(0, row.reduce((sum, w, i) => sum + w * rgb[i]!, 0)))));
 }
 
-describe.each(['light', 'dark'] as Mode[])('colours on %s paper', (mode) => {
+describe.each(['light', 'dark'] as Mode[])('colors on %s paper', (mode) => {
   test.each(Object.keys(EYES))('any two stay apart for %s eyes', (eye) => {
     const lab = SERIES[mode].map((c) => seen(c, eye));
     for (let i = 0; i < lab.length; i++) {
@@ -42,19 +42,19 @@ describe.each(['light', 'dark'] as Mode[])('colours on %s paper', (mode) => {
     }
   });
 
-  test('lines and type stand out from the paper', () => {
-    for (const colour of SERIES[mode]) expect(contrast(colour, PAPER[mode].paper), colour).toBeGreaterThanOrEqual(3);
+  test('lines and text have sufficient contrast', () => {
+    for (const color of SERIES[mode]) expect(contrast(color, PAPER[mode].paper), color).toBeGreaterThanOrEqual(3);
     expect(contrast(PAPER[mode].ink, PAPER[mode].paper)).toBeGreaterThan(12);
     expect(contrast(PAPER[mode].muted, PAPER[mode].paper)).toBeGreaterThan(4.5);
   });
 
-  test('the ramp runs one way in lightness', () => {
-    const light = Array.from({ length: 50 }, (_, i) => luminance(rampColour(mode, i / 49)));
+  test('the lightness of the ramp is monotonic', () => {
+    const light = Array.from({ length: 50 }, (_, i) => luminance(rampColor(mode, i / 49)));
     for (let i = 1; i < light.length; i++) expect(Math.sign(light[i]! - light[i - 1]!)).toBe(mode === 'light' ? -1 : 1);
   });
 });
 
-describe('which series share a colour', () => {
+describe('color assignment', () => {
   const s = (name: string, group?: string, dashed?: boolean): Series => ({ name, y: [], ...(group ? { group } : {}), ...(dashed ? { dashed } : {}) });
   const slots = (series: Series[]) => looks(series).map((l) => l.slot);
   const patterns = (series: Series[]) => looks(series).map((l) => l.pattern);
@@ -67,18 +67,18 @@ describe('which series share a colour', () => {
     expect(slots([s('vpn1'), s('vpn2'), s('vpn1', undefined, true), s('vpn2', undefined, true)])).toEqual([0, 1, 0, 1]);
   });
 
-  test('groups of one by colour', () => {
+  test('groups of one by color', () => {
     expect(looks([s('a', 'a'), s('b', 'b'), s('c', 'c')]).map((l) => l.slot)).toEqual([0, 1, 2]);
     expect(looks([s('a', 'a'), s('b', 'b'), s('c', 'w', true), s('d', 'w', true)]).map((l) => l.slot)).toEqual([0, 1, 2, 3]);
   });
 
-  test('the same place in groups of equal size, told apart by a pattern', () => {
+  test('the same position in groups of equal size, with different patterns', () => {
     const series = [s('vpn1', 'a = 1'), s('vpn2', 'a = 1'), s('vpn1', 'a = 2'), s('vpn2', 'a = 2')];
     expect(slots(series)).toEqual([0, 1, 0, 1]);
     expect(patterns(series)).toEqual([0, 0, 1, 1]);
   });
 
-  test('otherwise each has its own, and past the last colour its own pattern', () => {
+  test('otherwise each has its own color, and after the last color its own pattern', () => {
     expect(slots([s('x', 'p'), s('x', 'p'), s('y', 'q')])).toEqual([0, 1, 2]);
     const many = Array.from({ length: 20 }, (_, i) => s(`v${i}`));
     expect(patterns(many)[7]).toBe(0);

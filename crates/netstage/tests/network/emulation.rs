@@ -655,7 +655,7 @@ at_most = 0.2
             let bounds = if stage == "sim" { 0.999..1.001 } else { 0.98..f64::INFINITY };
             assert!(bounds.contains(&(measured / min)), "{stage}, {part}: {measured}");
             let [median, p99, max] =
-                ["median", "p99", "most"].map(|name| found(&format!("test.latency.{name}"), part));
+                ["median", "p99", "max"].map(|name| found(&format!("test.latency.{name}"), part));
             assert!(measured <= median && median <= p99 && p99 <= max, "{stage}, {part}: {test:#}");
             assert!(found("test.delay_variation", part) <= max - measured + 1e-9, "{stage}, {part}");
         }

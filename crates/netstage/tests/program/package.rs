@@ -95,7 +95,7 @@ fn the_debian_package_installs_runs_and_is_removed() {
     assert!(!stderr.contains("agent.toml"), "{stderr}");
 
     // A reinstallation preserves the edited policy; only a purge removes the agent's key.
-    fs::write(&policy, "[policy]\nlongest = \"1 min\"\n").unwrap();
+    fs::write(&policy, "[policy]\nmax_duration = \"1 min\"\n").unwrap();
     dpkg(&root, &["--install", package.trim()]);
     assert!(fs::read_to_string(&policy).unwrap().contains("1 min"));
     let states = ["agent", "fleet"].map(|name| root.join("var/lib/netstage").join(name));

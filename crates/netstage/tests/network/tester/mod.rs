@@ -20,7 +20,7 @@ use serde_json::Value;
 
 fn a_router_forwards_in_both_directions_by_labels_and_routes() {
     let world = TesterNetwork::new("tester-own");
-    let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nboth_ways = true\n\
+    let head = "router = \"netstage\"\nfrom = [\"west\"]\nto = [\"east\", \"south\"]\nbidirectional = true\n\
                 sizes = [\"imix\"]\n";
     let operations = "operations = [\"ip\", \"swap\", \"pop\", \"php\", \"unlabeled\"]\n";
     let rest = "[routes]\ncount = 1000\n[labels]\npeers = 4\n";
