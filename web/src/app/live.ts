@@ -142,7 +142,7 @@ export class LiveRun {
         return (count ?? 0) > 0 && window !== null && window !== undefined ? [{ x: this.x[bin]!, y: window }] : [];
       })).sort((a, b) => a.x - b.x);
       const name = metric.slice('flow.cause.'.length).replaceAll('_', '-');
-      return points.length === 0 ? [] : [{ name, group: 'fell for', points: true, x: points.map((p) => p.x), y: points.map((p) => p.y) }];
+      return points.length === 0 ? [] : [{ name, group: 'reduced by', points: true, x: points.map((p) => p.x), y: points.map((p) => p.y) }];
     });
     if (marks.length === 0) return figure;
     // Marks are few and are created again each time; the figure remains the same object while its series have the same

@@ -124,7 +124,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
   });
 
   // Namespaces need root or user namespaces, and BPF programs need root.
-  test.skipIf(process.getuid?.() !== 0)('real packets are drawn while they pass: shares, fairness, windows and why they fell', async () => {
+  test.skipIf(process.getuid?.() !== 0)('real packets are drawn while they pass: shares, fairness, windows and causes of reductions', async () => {
     const { page, complaints } = await open('/scenarios/real.toml');
     await page.getByText('Valid: 1 cell, 1 run of').waitFor();
     await page.locator('.start select').selectOption('emu');
@@ -193,7 +193,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await page.locator('h1', { hasText: 'Comparison of' }).waitFor();
     await accessible(page);
     await picture(page, 'comparison');
-    const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download comparison' }).click()]);
+    const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download comparison', exact: true }).click()]);
     expect(file.suggestedFilename()).toBe('comparison.html');
     const saved = join(server.folder, 'comparison.html');
     await file.saveAs(saved);
@@ -352,7 +352,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     // Neither is another existing file overwritten, nor a deleted one recreated without a question.
     await one.getByLabel('Name').fill('two.toml');
     await press(one, 'Save');
-    await one.getByRole('alert').getByText('There is a two.toml already.').waitFor();
+    await one.getByRole('alert').getByText('A file two.toml already exists.').waitFor();
     await one.getByLabel('Name').fill('shared.toml');
     await editor(one).fill(titled('Kept'));
     rmSync(path);
@@ -404,14 +404,14 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
 
   test('agents of a fleet are listed', async () => {
     const { page } = await open('/agents');
-    await page.getByText('There is no fleet.').waitFor();
+    await page.getByText('No fleet is configured.').waitFor();
     const fleet = join(server.folder, 'fleet');
     execFileSync(PROGRAM, ['fleet', 'init', '--fleet', fleet, '--name', 'small']);
     execFileSync(PROGRAM, ['fleet', 'token', '--fleet', fleet, 'edge-1', '--label', 'paris']);
     const shows = await Served.start({}, '--fleet', fleet);
     const { page: other } = await open('/agents', {}, shows);
     await other.getByText('No agent has joined yet.').waitFor();
-    expect(await other.getByRole('alert').textContent()).toContain('not at work');
+    expect(await other.getByRole('alert').textContent()).toContain('not running');
     // Response of a fleet's controller with two agents.
     await other.route('**/api/agents', (r) => r.fulfill({ json: { exists: true, served: true, agents: [
       { name: EVIL, labels: ['paris'], host: 'p1', version: '0.1.0', state: 'idle', last_seen_s: 0.4, clock_error_s: 0.00012, is_clock_synchronized: false, certificate_expires_s: Date.now() / 1000 + 3600 },
@@ -421,7 +421,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await other.getByText(EVIL).waitFor();
     expect(await other.locator('.concern').allTextContents()).toEqual(['wall clock not synchronized', 'certificate expires in 1 h']);
     expect(await other.locator('dd').nth(1).textContent()).toBe('± 120 µs');
-    expect(await other.locator('.head .quiet-text').textContent()).toBe('1 of 2 there');
+    expect(await other.locator('.head .quiet-text').textContent()).toBe('1 of 2 connected');
     await accessible(other);
     await picture(other, 'agents');
     await shows.stop();
@@ -432,7 +432,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await page.getByText('Valid: 1 cell').waitFor();
     for (const seed of ['1e3', '-1', '9007199254740992']) {
       await page.getByLabel('Seed').fill(seed);
-      await page.getByText('A seed is a whole number from 0 to 9007199254740991.').waitFor();
+      await page.getByText('The seed must be an integer from 0 to 9007199254740991.').waitFor();
       expect(await page.getByRole('button', { name: 'Start' }).isDisabled()).toBe(true);
     }
     await page.getByLabel('Seed').fill('9007199254740991');
@@ -510,8 +510,8 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await page.getByText('The server does not respond. Retrying.').waitFor();
     // A restarted server does not know the run.
     const next = await Served.start({}, '--listen', new URL(first.address).host);
-    await page.getByText('knows nothing of this run any more').waitFor();
-    expect(await page.getByText('The server does not answer').count()).toBe(0);
+    await page.getByText('does not know this run').waitFor();
+    expect(await page.getByText('The server does not respond').count()).toBe(0);
     expect(await page.getByRole('link', { name: 'two', exact: true }).getAttribute('href')).toBe('/records/two');
     await next.stop();
   });
@@ -522,7 +522,7 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
     await page.goto(new URL('/runs/xyz', server.address).href);
     await page.getByText('Page not found').waitFor();
     await page.goto(new URL('/runs/3', server.address).href);
-    await page.getByText('knows nothing of this run').waitFor();
+    await page.getByText('does not know this run').waitFor();
     await accessible(page);
   });
 
