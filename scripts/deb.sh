@@ -34,7 +34,7 @@ docs=$root/usr/share/doc/netstage
 rm "$docs"/LICENSE-* "$docs"/examples/{agent.toml,*.service}
 gzip -9nc "$docs/CHANGELOG.md" >"$docs/changelog.gz"
 rm "$docs/CHANGELOG.md"
-gzip -9nc "$docs/licenses.txt" >"$docs/licences.gz"
+gzip -9nc "$docs/licenses.txt" >"$docs/licenses.gz"
 rm "$docs/licenses.txt"
 gzip -9nc >"$docs/changelog.Debian.gz" <<END
 netstage ($version-1) unstable; urgency=medium
@@ -51,7 +51,7 @@ END
     echo
     cat LICENSE-MIT
     echo
-    echo "/usr/share/doc/netstage/licences.gz has the licenses of the crates linked into it."
+    echo "/usr/share/doc/netstage/licenses.gz has the licenses of the crates linked into it."
 } >"$docs/copyright"
 install -D -m 644 packaging/lintian-overrides "$root/usr/share/lintian/overrides/netstage"
 find "$root" -type d -exec chmod 755 {} +

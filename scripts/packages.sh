@@ -21,7 +21,7 @@ if [ "$(id -u)" -ne 0 ]; then
     sudo=sudo
     if [ "${CI:-}" != true ]; then
         read -r -p "Install them with sudo now? [y/N] " answer
-        [ "$answer" = y ] || { echo "cancelled; nothing was installed" >&2; exit 1; }
+        [ "$answer" = y ] || { echo "canceled; nothing was installed" >&2; exit 1; }
     fi
 fi
 $sudo apt-get update -qq

@@ -7,7 +7,7 @@ $b mkdir -p /proc /sys /dev /host /layer /new
 $b mount -t proc proc /proc
 $b mount -t sysfs sys /sys
 $b mount -t devtmpfs dev /dev
-. /told
+. /settings
 while read -r module; do $b insmod "/modules/$module" || echo "no $module"; done </modules/order
 
 nine=trans=virtio,version=9p2000.L,msize=262144

@@ -99,7 +99,7 @@ trap 'exit 143' TERM
 cp -r "$store/initial" "$run/initial"
 cp "$top/scripts/vm-init.sh" "$run/initial/init"
 chmod +x "$run/initial/init"
-printf 'store=%q\nout=%q\nmodules=%q\n' "$store" "$out" "$modules" >"$run/initial/told"
+printf 'store=%q\nout=%q\nmodules=%q\n' "$store" "$out" "$modules" >"$run/initial/settings"
 {
     for name in PATH HOME LANG $(compgen -e | grep -E '^(NETSTAGE|RUST|CARGO)_' || true); do
         [ -z "${!name+set}" ] || printf 'export %s=%q\n' "$name" "${!name}"

@@ -24,7 +24,7 @@ pub struct LocalAddress {
     pub address: IpAddr,
 }
 
-/// Next hop towards an address.
+/// Next hop to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
     /// Index of the outgoing link.

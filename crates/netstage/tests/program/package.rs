@@ -80,7 +80,7 @@ fn the_debian_package_installs_runs_and_is_removed() {
         assert!(docs.join(file).exists(), "{file}");
     }
     let licenses =
-        String::from_utf8(run("zcat", &[docs.join("licences.gz").to_str().unwrap()]).stdout).unwrap();
+        String::from_utf8(run("zcat", &[docs.join("licenses.gz").to_str().unwrap()]).stdout).unwrap();
     assert!(
         licenses.contains("\nrustls ") && licenses.contains("Permission is hereby granted"),
         "{licenses}"

@@ -50,7 +50,7 @@ impl KernelRoutes {
         })
     }
 
-    /// Reads all routes and neighbors anew with these IDs, and returns the differences.
+    /// Reads all routes and neighbors again with these IDs, and returns the differences.
     pub fn load(&mut self, names: KernelIds) -> Result<KernelChanges, NetlinkError> {
         self.names = names;
         let mut fresh = RankedRoutes::default();

@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         write(path, &json(&state)?).map_err(|error| Failure::write(path, &error))?;
     }
     match ended {
-        ServeEnd::Asked => Ok(OK),
+        ServeEnd::Requested => Ok(OK),
         ServeEnd::Broken => Err(Failure::run("forwarding stopped unexpectedly")),
     }
 }

@@ -32,7 +32,7 @@ const LIVENESS_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServeEnd {
     /// Stopped by a signal.
-    Asked,
+    Requested,
     /// A forwarding thread ended unexpectedly.
     Broken,
 }
@@ -92,7 +92,7 @@ async fn serve(
                 // The result is logged.
                 let _ = spawn_blocking(move || drop(daemon.reload())).await;
             }
-            Ok(_) => break ServeEnd::Asked,
+            Ok(_) => break ServeEnd::Requested,
             Err(_) if daemon.is_over() => break ServeEnd::Broken,
             Err(_) => {}
         }

@@ -208,7 +208,7 @@ fn handle_route_refresh(
     let family = BgpFamily::from_codes(u16::from_be_bytes([high, low]), safi);
     // The markers of enhanced route refresh (RFC 7313 section 3.2) were not offered either.
     if let Some(family) = family.filter(|family| subtype == 0 && negotiated.families.contains(family)) {
-        events.push_back(BgpEvent::RefreshAsked(family));
+        events.push_back(BgpEvent::RefreshRequested(family));
     }
     Ok(())
 }

@@ -87,7 +87,7 @@ pub enum BgpEvent {
     /// The peer has sent its initial routes of a family (RFC 4724 section 2).
     EndOfRib(BgpFamily),
     /// The peer requests the routes of a family again (RFC 2918 section 4).
-    RefreshAsked(BgpFamily),
+    RefreshRequested(BgpFamily),
     /// The session ended or could not be established.
     Down(SessionEnd),
 }

@@ -416,7 +416,7 @@ fn routes_end_of_rib_and_refresh_requests_arrive() {
     let [
         BgpEvent::Update(update),
         BgpEvent::EndOfRib(BgpFamily::Ipv4Labeled),
-        BgpEvent::RefreshAsked(BgpFamily::Vpnv4),
+        BgpEvent::RefreshRequested(BgpFamily::Vpnv4),
     ] = &pair.events[1][..]
     else {
         panic!("{:?}", pair.events[1])

@@ -270,7 +270,7 @@ impl<H: FnMut(Instant, SpeakerReport)> Driver<H> {
             while let Some(event) = self.machine.poll_event() {
                 match &event {
                     BgpEvent::Established(negotiated) => self.outbox.begin(negotiated),
-                    BgpEvent::RefreshAsked(family) => self.outbox.resend(*family),
+                    BgpEvent::RefreshRequested(family) => self.outbox.resend(*family),
                     BgpEvent::Down(_) => self.outbox.end(),
                     BgpEvent::Update(_) | BgpEvent::EndOfRib(_) => {}
                 }

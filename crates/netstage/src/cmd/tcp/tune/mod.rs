@@ -113,7 +113,7 @@ struct Made {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    let Asked { host, port, sink } = parse_target(arguments)?;
+    let TuneTarget { host, port, sink } = parse_target(arguments)?;
     let target = arguments.family.resolve(&host, port)?;
     let config = config(arguments, if target.is_ipv4() { SEGMENT_V4 } else { SEGMENT_V6 })?;
     let there = match sink {
@@ -163,16 +163,16 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 }
 
 /// Target of the transfers.
-struct Asked {
+struct TuneTarget {
     host: String,
     port: u16,
     /// Server type; `None` for `netstage measure serve`.
     sink: Option<UploadServer>,
 }
 
-fn parse_target(arguments: &Arguments) -> Result<Asked, Failure> {
+fn parse_target(arguments: &Arguments) -> Result<TuneTarget, Failure> {
     let Arguments { target, port, sink, .. } = arguments;
-    let parsed = |sink: Option<UploadServer>, default: u16| Asked {
+    let parsed = |sink: Option<UploadServer>, default: u16| TuneTarget {
         host: target.clone(),
         port: port.unwrap_or(default),
         sink,
@@ -204,7 +204,7 @@ fn parse_target(arguments: &Arguments) -> Result<Asked, Failure> {
     }
     let path = if path.is_empty() { "/" } else { path };
     let sink = Some(UploadServer::Http { host: authority.to_owned(), path: path.to_owned() });
-    Ok(Asked { host: host.to_owned(), port, sink })
+    Ok(TuneTarget { host: host.to_owned(), port, sink })
 }
 
 fn config(arguments: &Arguments, segment: u32) -> Result<WindowSearchConfig, Failure> {

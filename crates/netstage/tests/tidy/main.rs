@@ -1,5 +1,7 @@
 //! Style checks: modules without dependency cycles, readable sizes of files and functions, and crate documentation.
 
+mod language;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
