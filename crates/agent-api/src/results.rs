@@ -222,6 +222,15 @@ pub struct Schedule {
     pub gaps_within_5_percent: f64,
     /// Lateness of sending, nanoseconds: median, 99th percentile, maximum.
     pub late_ns: (u64, u64, u64),
+    /// Packets not sent because they were too late.
+    #[serde(default)]
+    pub skipped: u64,
+    /// Packets sent late, which may have caused losses themselves.
+    #[serde(default)]
+    pub late: u64,
+    /// Maximum lateness of a scheduled packet, sent or not, and its scheduled time, nanoseconds.
+    #[serde(default)]
+    pub stall_ns: (u64, u64),
 }
 
 /// Completed bin of one side of a flow, reported during the run.

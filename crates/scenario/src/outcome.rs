@@ -411,6 +411,9 @@ pub struct RunOutcome {
     pub warnings: Vec<String>,
     /// Reasons why the measurement is void: the tool itself fell short.
     pub void: Vec<String>,
+    /// Flows whose sender fell short of its schedule, each with the reason. The run is void, unless the flow is the probe
+    /// of a trial, which is judged by what it sent.
+    pub late_senders: Vec<(String, String)>,
     /// Partial failures, such as a lost agent or a flow that did not start.
     pub failures: Vec<String>,
     /// Differences between the stage and the scenario, such as "TCP: Linux reno for aimd".

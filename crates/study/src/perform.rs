@@ -133,6 +133,7 @@ impl Performer<'_> {
         let mut spoiled = Vec::new();
         loop {
             let mut outcome = (self.runner)(plan, run.1, &attending)?;
+            outcome.void.extend(outcome.late_senders.drain(..).map(|(_, reason)| reason));
             if outcome.void.is_empty() || spoiled.len() == self.retries as usize {
                 let warning =
                     |(attempt, why): (usize, &String)| format!("attempt {} was void: {why}", attempt + 1);

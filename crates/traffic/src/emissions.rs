@@ -30,7 +30,7 @@ impl Emissions {
     }
 
     /// Returns the time and payload bytes of the next emission. A size of `u64::MAX` is unlimited.
-    pub fn next(&mut self) -> Option<(Instant, u64)> {
+    pub fn next_emission(&mut self) -> Option<(Instant, u64)> {
         let emission = self.source.next()?;
         self.clock += emission.gap;
         (self.clock < self.stop).then_some((self.clock, emission.bytes))

@@ -1,14 +1,15 @@
 //! Event loop of one thread. Its members, each one side of a flow, are called at the time they request and when
 //! their sockets are ready.
 
-use super::FlowProgress;
 use super::dialogue::{DatagramDialogue, StreamDialogue};
 use super::one_ended::{Prober, Reflections};
 use super::pacing::Pacer;
 use super::run_context::{BinClock, MAX_DRAIN, RunTimes, SocketWatch};
+use super::stalls::{self, Stalls};
 use super::stamp_flow::{StampReflector, StampSender};
 use super::tcp::{TcpReceiver, TcpSender};
 use super::udp::{UdpReceiver, UdpSender};
+use super::{FlowProgress, ThreadRemarks};
 use netstage_agent_api::results::{BinCounts, FlowResult, TcpSample, Travel};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
@@ -68,6 +69,18 @@ macro_rules! each {
 }
 
 impl FlowMember {
+    /// Returns whether the member reacts to packets, so that its results depend on a thread that always runs.
+    fn has_no_schedule(&self) -> bool {
+        matches!(
+            self,
+            FlowMember::TcpSender(_)
+                | FlowMember::TcpReceiver(_)
+                | FlowMember::StampReflector(_)
+                | FlowMember::Datagrams(_)
+                | FlowMember::Streams(_)
+        )
+    }
+
     /// Returns the time of the next call of [`handle_due`](FlowMember::handle_due).
     fn due(&self) -> Instant {
         each!(self, inner => inner.due())
@@ -161,6 +174,8 @@ pub struct EventLoop {
     counting: bool,
     /// Spin before a scheduled time.
     exact: bool,
+    /// Set if members have no schedule by which stalls would show.
+    observes_stalls: bool,
 }
 
 impl EventLoop {
@@ -174,6 +189,7 @@ impl EventLoop {
             .iter()
             .any(|(_, member)| !matches!(member, FlowMember::UdpSender(_) | FlowMember::Prober(_)));
         let counting = members.iter().all(|(_, member)| matches!(member, FlowMember::UdpReceiver(_)));
+        let observes_stalls = members.iter().any(|(_, member)| member.has_no_schedule());
         let dues = vec![Instant::NEVER; members.len()];
         Ok(EventLoop {
             epoll,
@@ -184,6 +200,7 @@ impl EventLoop {
             watching,
             counting,
             exact,
+            observes_stalls,
         })
     }
 
@@ -193,7 +210,7 @@ impl EventLoop {
         mut self,
         frame: RunTimes<'_>,
         progress: &mpsc::Sender<FlowProgress>,
-        warnings: &mut Vec<String>,
+        remarks: &mut ThreadRemarks,
     ) -> Vec<(usize, FlowResult)> {
         let mut pacer = Pacer::for_this_thread();
         let stopped = || frame.stop.load(Ordering::Relaxed);
@@ -208,8 +225,13 @@ impl EventLoop {
         let mut bins = BinClock::new(frame.interval, frame.duration);
         let mut next_check = Instant::ZERO;
         let mut called_at = Instant::ZERO;
+        let (mut stalls, mut before) = (Stalls::default(), frame.epoch.now());
         loop {
             let now = frame.epoch.now();
+            if self.observes_stalls && now <= Instant(frame.duration.0) {
+                stalls.observe(before, now);
+            }
+            before = now;
             self.call_due(frame.epoch, now);
             while bins.next <= now {
                 for (flow, member) in &mut self.members {
@@ -230,7 +252,10 @@ impl EventLoop {
                 pacer.wait(frame.epoch.monotonic_ns(now + MODERATION), false, None);
             }
             let due = self.next_due();
-            let until = due.min(bins.next).min(end);
+            let mut until = due.min(bins.next).min(end);
+            if self.observes_stalls {
+                until = until.min(now + stalls::TICK);
+            }
             let exact = self.exact && due == until;
             pacer.wait(frame.epoch.monotonic_ns(until), exact, self.watching.then(|| self.epoll.0.as_fd()));
             if self.watching && self.call_ready(frame.epoch) {
@@ -239,6 +264,8 @@ impl EventLoop {
         }
         leave_realtime();
         let now = frame.epoch.now();
+        remarks.void.extend(stalls.void_reason(frame.duration));
+        let warnings = &mut remarks.warnings;
         self.members.into_iter().map(|(flow, member)| (flow, member.finish(now, warnings))).collect()
     }
 

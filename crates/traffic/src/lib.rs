@@ -18,8 +18,9 @@
 //!
 //! Invariant: a run starts as a whole or not at all, and packets not sent on time are reported.
 
+pub mod departures;
 mod dialogue;
-mod emissions;
+pub mod emissions;
 mod error;
 mod event_loop;
 pub mod kernel;
@@ -27,9 +28,10 @@ pub mod learn;
 mod one_ended;
 pub mod pacing;
 mod quic;
-mod records;
+pub mod records;
 mod run_context;
 mod schedule;
+mod stalls;
 pub mod stamp;
 mod stamp_flow;
 mod tcp;
@@ -37,6 +39,7 @@ mod travel;
 mod udp;
 
 pub use error::{FlowProblem, PrepareError};
+pub use udp::{FlowPacket, PacketTracker};
 
 use dialogue::{DatagramDialogue, StreamDialogue};
 use emissions::Emissions;
@@ -169,13 +172,13 @@ impl TrafficEngine {
                 let sender = sender.clone();
                 let (epoch_sender, epoch_receiver) = mpsc::channel();
                 let thread = scope.spawn(move || {
-                    let mut warnings = Vec::new();
+                    let mut remarks = ThreadRemarks::default();
                     if exact && realtime {
-                        warnings.extend(Grants::request(Rank::Traffic).advice());
+                        remarks.warnings.extend(Grants::request(Rank::Traffic).advice());
                     }
-                    let Ok(epoch) = epoch_receiver.recv() else { return (Vec::new(), warnings) };
+                    let Ok(epoch) = epoch_receiver.recv() else { return (Vec::new(), remarks) };
                     let frame = RunTimes { epoch, duration, interval, stop };
-                    (lane.run(frame, &sender, &mut warnings), warnings)
+                    (lane.run(frame, &sender, &mut remarks), remarks)
                 });
                 threads.push((epoch_sender, thread));
             }
@@ -184,11 +187,11 @@ impl TrafficEngine {
                 let sender = sender.clone();
                 let (epoch_sender, epoch_receiver) = mpsc::channel();
                 let thread = scope.spawn(move || {
-                    let Ok(epoch) = epoch_receiver.recv() else { return (Vec::new(), Vec::new()) };
-                    match quic::run(quic, RunTimes { epoch, duration, interval, stop }, &sender) {
-                        Ok(results) => (results, Vec::new()),
-                        Err(error) => (Vec::new(), vec![format!("QUIC could not run: {error}")]),
-                    }
+                    let Ok(epoch) = epoch_receiver.recv() else { return Default::default() };
+                    quic::run(quic, RunTimes { epoch, duration, interval, stop }, &sender).map_or_else(
+                        |error| (Vec::new(), ThreadRemarks::void(format!("QUIC could not run: {error}"))),
+                        |results| (results, ThreadRemarks::default()),
+                    )
                 });
                 threads.push((epoch_sender, thread));
             }
@@ -306,10 +309,25 @@ fn port_of(socket: &Socket) -> u16 {
     socket.local_addr().ok().and_then(|address| address.as_socket()).map_or(0, |address| address.port())
 }
 
-/// Adds the results and warnings of a thread to the report.
-fn add(report: &mut AgentReport, (results, warnings): (Vec<(usize, FlowResult)>, Vec<String>)) {
+/// Remarks of a thread about its results.
+#[derive(Default)]
+struct ThreadRemarks {
+    warnings: Vec<String>,
+    /// Reasons why the results are void.
+    void: Vec<String>,
+}
+
+impl ThreadRemarks {
+    fn void(reason: String) -> ThreadRemarks {
+        ThreadRemarks { void: vec![reason], ..ThreadRemarks::default() }
+    }
+}
+
+/// Adds the results and remarks of a thread to the report.
+fn add(report: &mut AgentReport, (results, remarks): (Vec<(usize, FlowResult)>, ThreadRemarks)) {
     results.into_iter().for_each(|(flow, result)| merge(&mut report.flows[flow], result));
-    report.warnings.extend(warnings);
+    report.warnings.extend(remarks.warnings);
+    report.void.extend(remarks.void);
 }
 
 /// Adds the result of a member to that of its flow. A one-ended flow has two members.

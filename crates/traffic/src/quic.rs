@@ -92,7 +92,7 @@ impl QuicFlow {
             peer: Some(task.source.ip()).filter(|ip| !ip.is_unspecified()),
             records: RefCell::new(QuicRecords {
                 ledger,
-                punctuality: ScheduleStatistics::new(),
+                punctuality: ScheduleStatistics::new(Duration::ZERO),
                 samples: Vec::new(),
                 connection: None,
                 last_bytes: None,
@@ -136,7 +136,7 @@ impl QuicFlow {
     ) -> Result<(), String> {
         let lost = |error: &dyn std::fmt::Display| format!("connection lost: {error}");
         let mut stream = connection.open_uni().await.map_err(|error| lost(&error))?;
-        while let Some((due, bytes)) = emissions.next() {
+        while let Some((due, bytes)) = emissions.next_emission() {
             until(epoch, due).await;
             if bytes != u64::MAX {
                 let mut records = self.records.borrow_mut();

@@ -2,7 +2,8 @@
 
 use super::records::TimeHistogram;
 use netstage_agent_api::results::{Buckets, Schedule};
-use netstage_core::time::Instant;
+use netstage_core::measure::lateness::{Departure, LatenessLimits};
+use netstage_core::time::{Duration, Instant};
 
 /// Relative rate error above which a warning is given.
 const RATE_TOLERANCE: f64 = 0.001;
@@ -20,6 +21,11 @@ pub struct ScheduleStatistics {
     late: TimeHistogram,
     gaps: TimeHistogram,
     previous: Option<(Instant, Instant)>,
+    limits: LatenessLimits,
+    skipped: u64,
+    late_packets: u64,
+    /// Maximum lateness of a packet, sent or not, and its scheduled time.
+    stall: (Duration, Instant),
 }
 
 /// Packets and bytes, and the times of the first and last packet.
@@ -33,8 +39,8 @@ struct ScheduleTally {
 }
 
 impl ScheduleStatistics {
-    /// Creates empty statistics.
-    pub fn new() -> ScheduleStatistics {
+    /// Creates empty statistics of a sender with this mean gap between calls.
+    pub fn new(gap: Duration) -> ScheduleStatistics {
         ScheduleStatistics {
             requested: ScheduleTally::default(),
             sent: ScheduleTally::default(),
@@ -43,7 +49,25 @@ impl ScheduleStatistics {
             late: TimeHistogram::new(),
             gaps: TimeHistogram::new(),
             previous: None,
+            limits: LatenessLimits::for_gap(gap),
+            skipped: 0,
+            late_packets: 0,
+            stall: (Duration::ZERO, Instant::ZERO),
         }
+    }
+
+    /// Returns whether `packets` packets due at `due` may still be sent at `now`. Otherwise they are counted as skipped.
+    pub fn admit(&mut self, due: Instant, now: Instant, packets: u64) -> bool {
+        let lateness = now.since(due);
+        if lateness > self.stall.0 {
+            self.stall = (lateness, due);
+        }
+        match self.limits.departure(due, now) {
+            Departure::OnTime => {}
+            Departure::Late => self.late_packets += packets,
+            Departure::Skipped => self.skipped += packets,
+        }
+        !self.is_too_late(due, now)
     }
 
     /// Records that the pattern requests a packet at `due`.
@@ -66,6 +90,16 @@ impl ScheduleStatistics {
         self.previous = Some((due, at));
     }
 
+    /// Returns whether a packet due at `due` must no longer be sent.
+    pub fn is_too_late(&self, due: Instant, now: Instant) -> bool {
+        now.since(due) > self.limits.max()
+    }
+
+    /// Counts packets that were admitted but not sent in time.
+    pub fn record_skipped(&mut self, packets: u64) {
+        self.skipped += packets;
+    }
+
     /// Returns the summary for the result.
     pub fn schedule(&self) -> Schedule {
         let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 1.0 };
@@ -75,6 +109,9 @@ impl ScheduleStatistics {
             rate_error: self.rate_error(),
             gaps_within_5_percent: share(self.accurate_gaps, self.gaps_requested),
             late_ns: (self.late.quantile(0.5), self.late.quantile(0.99), self.late.max()),
+            skipped: self.skipped,
+            late: self.late_packets,
+            stall_ns: (self.stall.0.0, self.stall.1.0),
         }
     }
 
@@ -134,7 +171,7 @@ mod tests {
 
     #[test]
     fn one_late_packet_affects_two_gaps() {
-        let mut punctuality = ScheduleStatistics::new();
+        let mut punctuality = ScheduleStatistics::new(Duration::from_millis(1));
         for k in 0..101_u64 {
             let due = Instant(k * 1_000_000);
             let late = if k == 50 { 70_000 } else { 10_000 };
@@ -152,7 +189,7 @@ mod tests {
 
     #[test]
     fn half_of_the_packets_give_half_of_the_rate() {
-        let mut punctuality = ScheduleStatistics::new();
+        let mut punctuality = ScheduleStatistics::new(Duration::from_micros(1));
         for k in 0..1001_u64 {
             punctuality.record_due(Instant(k * 1000), 100);
             if k % 2 == 0 {

@@ -93,6 +93,15 @@ fn unwind(kind: SkipKind, reason: impl Into<String>) -> ! {
     resume_unwind(Box::new(Skip { kind, reason: reason.into() }))
 }
 
+/// Returns and prints the seed of a suite of random cases: a new one in every run, or that in `NETSTAGE_SEED`.
+pub fn seed(suite: &str) -> u64 {
+    let given = std::env::var("NETSTAGE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
+    let seed = given.unwrap_or(now % 1_000_000_000);
+    eprintln!("{suite}: seed {seed} (repeat with NETSTAGE_SEED={seed})");
+    seed
+}
+
 /// Entry of a list created by [`tests!`].
 pub struct ListedTest {
     name: String,

@@ -12,6 +12,7 @@ mod correlation;
 pub mod emodel;
 mod fairness;
 pub mod histogram;
+pub mod lateness;
 pub mod mlrsearch;
 pub mod plateau;
 pub mod rfc2544;

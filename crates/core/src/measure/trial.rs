@@ -216,6 +216,8 @@ impl DelayStatistics {
 pub struct TrialResult {
     /// Packets sent by the generator.
     pub sent: u64,
+    /// Packets sent late, in a burst that may have caused losses itself.
+    pub late: u64,
     /// Packets received intact, without duplicates.
     pub received: u64,
     /// Packets that arrived at the receiver's host but were dropped there by the socket buffer.
@@ -269,6 +271,10 @@ impl TrialResult {
         if offered.0 > requested.0 * (1.0 + tolerance) {
             return Some(TesterFault::GeneratorFast { requested, offered });
         }
+        let lost = self.lost();
+        if lost > 0 && lost <= self.late {
+            return Some(TesterFault::GeneratorLate { packets: self.late, lost });
+        }
         let complete = trial.packets() as f64 * (1.0 - tolerance);
         if (self.sent as f64) < libm::floor(complete) {
             return Some(TesterFault::GeneratorStopped { requested: trial.packets(), sent: self.sent });
@@ -297,6 +303,13 @@ pub enum TesterFault {
         requested: OfferedLoad,
         /// Offered load.
         offered: OfferedLoad,
+    },
+    /// Losses that bursts of late packets may have caused.
+    GeneratorLate {
+        /// Packets sent late.
+        packets: u64,
+        /// Packets lost.
+        lost: u64,
     },
     /// Sending at the requested load that ended early.
     GeneratorStopped {
@@ -382,6 +395,7 @@ impl Referee {
             }
             TesterFault::NothingSent
             | TesterFault::GeneratorFast { .. }
+            | TesterFault::GeneratorLate { .. }
             | TesterFault::GeneratorStopped { .. } => Admission::Abandoned,
         }
     }

@@ -47,7 +47,7 @@ flow_detail = true
 "#;
 
 /// Folder with a scenario.
-struct ScenarioFolder(TemporaryFolder);
+pub struct ScenarioFolder(TemporaryFolder);
 
 impl ScenarioFolder {
     fn new(name: &str) -> ScenarioFolder {
@@ -55,13 +55,13 @@ impl ScenarioFolder {
     }
 
     /// Creates a folder with this scenario.
-    fn of(name: &str, scenario: &str) -> ScenarioFolder {
+    pub fn of(name: &str, scenario: &str) -> ScenarioFolder {
         let folder = TemporaryFolder::new(name);
         fs::write(folder.join("call.toml"), scenario).unwrap();
         ScenarioFolder(folder)
     }
 
-    fn command(&self, stage: &str, out: &str) -> Command {
+    pub fn command(&self, stage: &str, out: &str) -> Command {
         let mut command = netstage(&["run", "call.toml", "--json", "--on", stage, "--out", out]);
         command.current_dir(&self.0);
         command
@@ -74,7 +74,7 @@ impl ScenarioFolder {
 }
 
 /// Parses the result of a run on standard output, or its error on standard error.
-fn json(output: &Output) -> Value {
+pub fn json(output: &Output) -> Value {
     let streams = [&output.stdout, &output.stderr];
     let read = streams.iter().find_map(|bytes| serde_json::from_slice(bytes).ok());
     read.unwrap_or_else(|| panic!("{:?}", streams.map(|bytes| String::from_utf8_lossy(bytes))))
@@ -101,7 +101,7 @@ fn agrees(emulated: f64, simulated: f64) -> bool {
 
 /// Returns the processes of a run: those with its folder, which is named by the controller's process, in their command
 /// line or as working folder.
-fn processes_of(controller: u32) -> Vec<u32> {
+pub fn processes_of(controller: u32) -> Vec<u32> {
     let mark = format!("netstage-{controller}-");
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -114,7 +114,7 @@ fn processes_of(controller: u32) -> Vec<u32> {
         .collect()
 }
 
-fn children_of(parent: u32) -> Vec<u32> {
+pub fn children_of(parent: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }

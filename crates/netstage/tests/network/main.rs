@@ -3,6 +3,7 @@
 mod agent;
 #[path = "../../../../tests/support/apart.rs"]
 mod apart;
+mod chaos;
 mod edges;
 mod emulation;
 mod exchange;
@@ -25,6 +26,7 @@ mod vpn_page;
 
 netstage_harness::main![
     agent,
+    chaos,
     edges,
     emulation,
     exchange,

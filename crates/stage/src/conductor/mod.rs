@@ -2,6 +2,8 @@
 //!
 //! - [`partial`]: partial results during the run; [`outcome`]: results at its end.
 
+#[cfg(test)]
+mod chaos_tests;
 pub mod outcome;
 pub mod partial;
 

@@ -37,6 +37,9 @@ pub struct Findings<'a> {
     pub watched: &'a WatchedWindows,
 }
 
+/// Share of scheduled packets that a sender may skip; beyond, the run is void. It equals the tolerance of trials.
+const MAX_SKIPPED: f64 = 0.01;
+
 /// Returns the outcome, with series in the order of the metric registry.
 pub fn outcome(found: &Findings) -> RunOutcome {
     let plan = found.plan;
@@ -369,6 +372,16 @@ impl OutcomeBuilder {
         load("rate", "of the requested rate", 1.0, 1.0 + schedule.rate_error);
         load("packets", "packets", schedule.requested as f64, schedule.sent as f64);
         load("gaps within 5 %", "", 1.0, schedule.gaps_within_5_percent);
+        load("packets on time", "packets", schedule.sent as f64, (schedule.sent - schedule.late) as f64);
+        if schedule.skipped as f64 > MAX_SKIPPED * schedule.requested as f64 {
+            let (lateness, due) = (schedule.stall_ns.0 as f64 / 1e6, schedule.stall_ns.1 as f64 / 1e9);
+            let reason = format!(
+                "flow.{name}: the sender was late, at most by {lateness:.1} ms at {due:.3} s, and did not send {} of {} \
+                 packets",
+                schedule.skipped, schedule.requested
+            );
+            self.outcome.late_senders.push((name.to_owned(), reason));
+        }
     }
 
     /// Returns the bytes of a VPN's packets that links delivered to customers, per bin.

@@ -183,6 +183,7 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
         loads: note.loads,
         tests: note.tests,
         warnings: note.warnings,
+        late_senders: Vec::new(),
         void: note.void,
         failures: note.failures,
         differences: note.differences,

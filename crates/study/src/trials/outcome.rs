@@ -24,6 +24,7 @@ pub fn packets(outcome: &RunOutcome, probe: &str, trial: &Trial) -> TrialResult 
     let delays = delays(outcome, probe);
     TrialResult {
         sent,
+        late: late(outcome, probe),
         received: of_payload(Metric::FlowThroughput).min(sent),
         receiver_dropped: count(Metric::FlowReceiverDrops),
         duplicated: count(Metric::FlowDuplicated),
@@ -98,6 +99,12 @@ fn sending(outcome: &RunOutcome, probe: &str, trial: &Trial, sent: u64) -> Durat
     let load = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == "rate");
     let share = load.map_or(1.0, |load| load.achieved / load.requested);
     Duration::from_secs_f64(sent as f64 / (trial.load.0 * share))
+}
+
+/// Returns the number of packets that were sent late.
+fn late(outcome: &RunOutcome, probe: &str) -> u64 {
+    let load = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == "packets on time");
+    load.map_or(0, |load| (load.requested - load.achieved).round() as u64)
 }
 
 /// Returns the distribution of the probe's delay in nanoseconds: one-way, or round-trip if only the sender measures.

@@ -170,14 +170,14 @@ impl<'a> TestSession<'a> {
                 self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
                 self.ways = outcome::direction_results(&outcome, probe);
             }
-            let spoiled = outcome.void.first().cloned();
+            let spoiled = self.spoiled(&outcome);
             entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
             let burst = outcome.loads.iter().find(|load| load.quantity == "burst");
             entry.burst = burst.map_or(0, |load| load.achieved as u64);
             self.found.trials.push(entry);
             match spoiled {
-                Some(spoiled) if fault.is_none() => why = spoiled,
-                _ => return Ok((result, outcome)),
+                Some(spoiled) => why = spoiled,
+                None => return Ok((result, outcome)),
             }
         }
         Err(TestAbort::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
@@ -193,19 +193,19 @@ impl<'a> TestSession<'a> {
             (self.doing)(&format!("test {}, trial {}", self.test.name, self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
             let outcome = (self.runner)(&derived, seed, self.stop).map_err(TestAbort::Stopped)?;
-            let spoiled = outcome.void.first();
+            let spoiled = self.spoiled(&outcome);
             let mut results = Vec::with_capacity(parts.len());
             for ((part, trial), (flow, _)) in parts.iter().zip(&named) {
                 let result = outcome::packets(&outcome, flow, trial);
                 let fault = result.fault(trial, FaultTolerance::default().tolerance);
                 let mut entry = TrialEntry::new(&self.test.part(part), trial, &result);
-                entry.void = fault.as_ref().map(describe).or(spoiled.cloned()).unwrap_or_default();
+                entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
                 self.found.trials.push(entry);
                 results.push(result);
             }
             match spoiled {
                 None => return Ok(results),
-                Some(spoiled) => why.clone_from(spoiled),
+                Some(spoiled) => why = spoiled,
             }
         }
         Err(TestAbort::Void(format!(
@@ -229,7 +229,7 @@ impl<'a> TestSession<'a> {
             let seed = self.seeds.next_u64();
             let outcome = (self.runner)(derived, seed, self.stop).map_err(TestAbort::Stopped)?;
             let result = outcome::transfer(&outcome, &self.test.probe.name, start, counted);
-            let spoiled = outcome.void.into_iter().next();
+            let spoiled = self.spoiled(&outcome);
             self.found.trials.push(TrialEntry {
                 subject: subject.to_owned(),
                 transferred: result.bytes,
@@ -245,6 +245,16 @@ impl<'a> TestSession<'a> {
             }
         }
         Err(TestAbort::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
+    }
+
+    /// Returns the reason why a trial does not count, if any. The probe's own schedule is judged by the trial's result.
+    fn spoiled(&self, outcome: &RunOutcome) -> Option<String> {
+        let is_probe = |flow: &str| {
+            let rest = flow.strip_prefix(&self.test.probe.name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let mut others = outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow));
+        outcome.void.first().or(others.next().map(|(_, reason)| reason)).cloned()
     }
 
     /// Adds a finding with this value, unless it is NaN.
@@ -294,6 +304,9 @@ pub fn describe(fault: &TesterFault) -> String {
         }
         TesterFault::GeneratorFast { requested, offered } => {
             format!("the generator offered {:.0} packets/s instead of {:.0}", offered.0, requested.0)
+        }
+        TesterFault::GeneratorLate { packets, lost } => {
+            format!("the generator sent {packets} packets late, which may have caused the loss of {lost}")
         }
         TesterFault::GeneratorStopped { requested, sent } => {
             format!("the generator sent {sent} of {requested} packets")

@@ -1,9 +1,9 @@
 //! Sender of one-ended probes.
 
+use super::super::departures::Departures;
 use super::super::emissions::Emissions;
 use super::super::error::FlowProblem;
 use super::super::records::FlowLedger;
-use super::super::schedule::ScheduleStatistics;
 use super::super::udp::MAX_UDP_PAYLOAD;
 use super::{ProbeFormat, echo, is_answer};
 use netstage_agent_api::results::{BinCounts, FlowResult};
@@ -12,6 +12,7 @@ use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
 use netstage_wire::probe::{self, Header};
 use socket2::Socket;
+use std::collections::VecDeque;
 use std::io;
 
 /// Sender of the probes of one flow.
@@ -20,14 +21,10 @@ pub struct Prober {
     socket: Socket,
     flow: u32,
     form: ProbeFormat,
-    emissions: Emissions,
-    upcoming: Option<(Instant, u64)>,
+    departures: Departures,
     message: Vec<u8>,
-    number: u64,
     failed_sends: u64,
     send_error: Option<io::Error>,
-    ledger: FlowLedger,
-    punctuality: ScheduleStatistics,
 }
 
 impl Prober {
@@ -36,7 +33,7 @@ impl Prober {
         task: &FlowTask,
         socket: Socket,
         form: ProbeFormat,
-        mut emissions: Emissions,
+        emissions: Emissions,
         ledger: FlowLedger,
     ) -> Result<Prober, FlowProblem> {
         let largest = emissions.largest_packet().ok_or(FlowProblem::NoRate("a one-ended transport"))?;
@@ -48,43 +45,31 @@ impl Prober {
             socket,
             flow: task.id,
             form,
-            upcoming: emissions.next(),
-            emissions,
+            departures: Departures::new(emissions, 1, probe::HEADER, ledger),
             message: vec![0; echo::HEADER + probe::HEADER.max(largest as usize)],
-            number: 0,
             failed_sends: 0,
             send_error: None,
-            ledger,
-            punctuality: ScheduleStatistics::new(),
         })
     }
 
     /// Returns the time of the next probe.
     pub fn due(&self) -> Instant {
-        self.upcoming.map_or(Instant::NEVER, |(due, _)| due)
+        self.departures.due()
     }
 
     /// Sends the probes that are due.
     pub fn handle_due(&mut self, epoch: Epoch) {
         let now = epoch.now();
-        let is_stopped = now >= self.emissions.stop();
-        while let Some((due, bytes)) = self.upcoming.filter(|&(due, _)| due <= now) {
-            self.upcoming = self.emissions.next();
-            let bytes = bytes.max(probe::HEADER as u64);
-            self.punctuality.record_due(due, bytes);
-            self.ledger.at(due).offered_bytes += bytes;
-            if is_stopped {
-                continue;
-            }
-            let at = epoch.now();
-            match self.send(bytes as usize, at.0) {
+        let mut taken = VecDeque::new();
+        while self.departures.take(now, &mut taken) > 0 {
+            let (packet, at) = (taken[0], epoch.now());
+            match self.send(packet.number, packet.bytes as usize, at.0) {
                 Ok(_) => {
-                    self.punctuality.record_sent(due, at, bytes);
-                    let counts = self.ledger.at(at);
-                    counts.sent += 1;
-                    counts.sent_bytes += bytes;
+                    self.departures.record_sent(&packet, at);
+                    taken.clear();
                 }
                 Err(error) => {
+                    self.departures.take_back(&mut taken);
                     self.failed_sends += 1;
                     self.send_error.get_or_insert(error);
                 }
@@ -94,25 +79,24 @@ impl Prober {
 
     /// Returns whether all probes have been sent.
     pub fn done(&self, _now: Instant) -> bool {
-        self.upcoming.is_none()
+        self.departures.is_empty()
     }
 
     /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> BinCounts {
-        *self.ledger.counts(bin)
+        self.departures.counts(bin)
     }
 
     /// Returns the result.
     pub fn finish(self, _now: Instant, warnings: &mut Vec<String>) -> FlowResult {
-        if let Some(warning) = self.punctuality.warning() {
-            warnings.push(format!("flow {}: {warning}", self.name));
-        }
+        let (warning, schedule, gaps, bins) = self.departures.finish();
+        warnings.extend(warning.map(|warning| format!("flow {}: {warning}", self.name)));
         FlowResult {
             name: self.name,
             sends: true,
-            gaps: self.punctuality.gaps(),
-            schedule: Some(self.punctuality.schedule()),
-            bins: self.ledger.into_bins(),
+            gaps,
+            schedule: Some(schedule),
+            bins,
             error: self
                 .send_error
                 .map(|error| format!("{} packets were not sent: {error}", self.failed_sends)),
@@ -120,16 +104,16 @@ impl Prober {
         }
     }
 
-    fn send(&mut self, bytes: usize, time_ns: u64) -> io::Result<usize> {
+    fn send(&mut self, number: u64, bytes: usize, time_ns: u64) -> io::Result<usize> {
         let (head, body) = self.message.split_at_mut(echo::HEADER);
         let body = &mut body[..bytes];
-        Header { flow: self.flow, number: self.number, time_ns }.write(body);
+        Header { flow: self.flow, number, time_ns }.write(body);
         let message = match self.form {
             ProbeFormat::Datagram => body,
             ProbeFormat::Echo { ipv6, raw } => {
                 let length = head.len() + bytes;
                 let message = &mut self.message[..length];
-                echo::write_request(message, ipv6, raw, self.number);
+                echo::write_request(message, ipv6, raw, number);
                 message
             }
         };
@@ -137,10 +121,7 @@ impl Prober {
         for _ in 0..8 {
             match self.socket.send(message) {
                 Err(error) if is_answer(&error) => {}
-                other => {
-                    self.number += u64::from(other.is_ok());
-                    return other;
-                }
+                other => return other,
             }
         }
         Err(io::ErrorKind::HostUnreachable.into())

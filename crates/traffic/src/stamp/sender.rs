@@ -189,21 +189,27 @@ impl StampSenderSession {
         self.sender.poll_timeout()
     }
 
+    /// Returns the number of packets skipped so far, and the scheduled time of the packet sent or skipped last.
+    pub fn schedule(&self) -> (u32, Instant) {
+        self.sender.schedule()
+    }
+
     /// Sends the packet that is due, if any, and counts overdue replies as lost.
     pub fn handle_timeout(&mut self, epoch: Epoch) -> Option<PacketDeparture> {
-        let due = self.sender.poll_timeout()?;
         let now = ClockReading { instant: epoch.now(), unix: self.timescale.now_ns() };
         let (sender, bytes) = (&mut self.sender, &mut self.bytes);
         if !with_mac(self.key.as_ref(), |mac| sender.poll_transmit(now, mac, bytes)) {
             return None;
         }
+        let due = self.sender.schedule().1;
         self.result.lateness.push(now.instant.since(due).0 as i64);
         let sent = self.socket.send(&self.bytes, None, None, self.traffic_class);
         if let Err(error) = &sent {
             let failures = self.result.failed_sends.get_or_insert((0, error.to_string()));
             failures.0 += 1;
         }
-        Some(PacketDeparture { due, left: sent.is_ok().then_some(now.instant) })
+        let left = sent.is_ok().then_some(now.instant);
+        Some(PacketDeparture { due, left })
     }
 
     /// Receives replies. Calls `each` for every reply, with its delays or the reason for its rejection.

@@ -24,6 +24,9 @@ pub struct StampSender {
     end: Instant,
     ledger: FlowLedger,
     punctuality: ScheduleStatistics,
+    interval: Duration,
+    /// Skipped packets that are in the statistics.
+    counted_skips: u32,
     drops: Drops,
 }
 
@@ -40,7 +43,7 @@ impl StampSender {
         if interval == Duration::ZERO {
             return Err(FlowProblem::InvalidTask("the interval between STAMP packets is zero"));
         }
-        let Some((start, _)) = emissions.next() else {
+        let Some((start, _)) = emissions.next_emission() else {
             return Err(FlowProblem::InvalidTask("the flow ends before its first packet"));
         };
         let (stop, end) = (emissions.stop(), Instant(duration.0));
@@ -63,8 +66,9 @@ impl StampSender {
         let session = StampSenderSession::open(&sending, start)
             .map_err(|error| FlowProblem::binding(task.source, error))?;
         let drops = prepare_socket(session.socket(), task.destination.is_ipv6())?;
-        let punctuality = ScheduleStatistics::new();
-        Ok(StampSender { name: task.name.clone(), session, bytes, end, ledger, punctuality, drops })
+        let punctuality = ScheduleStatistics::new(interval);
+        let name = task.name.clone();
+        Ok(StampSender { name, session, bytes, end, ledger, punctuality, interval, counted_skips: 0, drops })
     }
 
     /// Returns the socket.
@@ -81,15 +85,32 @@ impl StampSender {
     pub fn handle_due(&mut self, epoch: Epoch) {
         // A reply that waits in the socket is not overdue.
         self.handle_ready(epoch);
-        let Some(departure) = self.session.handle_timeout(epoch) else { return };
-        self.punctuality.record_due(departure.due, self.bytes);
-        self.ledger.at(departure.due).offered_bytes += self.bytes;
+        let departure = self.session.handle_timeout(epoch);
+        self.count_skips(epoch.now(), departure.is_some());
+        let Some(departure) = departure else { return };
+        self.record_due(departure.due);
         if let Some(left) = departure.left {
             self.punctuality.record_sent(departure.due, left, self.bytes);
             let counts = self.ledger.at(left);
             counts.sent += 1;
             counts.sent_bytes += self.bytes;
         }
+    }
+
+    /// Counts the packets skipped since the last call, before the one sent now.
+    fn count_skips(&mut self, now: Instant, is_sent: bool) {
+        let (skipped, last) = self.session.schedule();
+        for back in (0..u64::from(skipped - self.counted_skips)).rev() {
+            let due = Instant(last.0.saturating_sub((back + u64::from(is_sent)) * self.interval.0));
+            self.punctuality.admit(due, now, 1);
+            self.record_due(due);
+        }
+        self.counted_skips = skipped;
+    }
+
+    fn record_due(&mut self, due: Instant) {
+        self.punctuality.record_due(due, self.bytes);
+        self.ledger.at(due).offered_bytes += self.bytes;
     }
 
     /// Receives replies.

@@ -78,7 +78,7 @@ impl TcpSender {
         set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT)
             .map_err(FlowProblem::system("limiting the unsent bytes"))?;
         let mut emissions = emissions;
-        let upcoming = emissions.next();
+        let upcoming = emissions.next_emission();
         Ok(TcpSender {
             name: task.name.clone(),
             socket,
@@ -98,7 +98,7 @@ impl TcpSender {
             ledger,
             samples: Vec::new(),
             last_sample: None,
-            punctuality: ScheduleStatistics::new(),
+            punctuality: ScheduleStatistics::new(netstage_core::time::Duration::ZERO),
         })
     }
 
@@ -128,7 +128,7 @@ impl TcpSender {
             self.connect(watch);
         }
         while let Some((due, bytes)) = self.upcoming.filter(|&(due, _)| due <= now) {
-            self.upcoming = self.emissions.next();
+            self.upcoming = self.emissions.next_emission();
             self.backlog = self.backlog.saturating_add(bytes);
             self.offered = self.offered.saturating_add(bytes);
             if !self.bulk {

@@ -6,8 +6,7 @@ mod receive;
 mod send;
 
 pub(super) use overflow::Drops;
-pub use receive::UdpReceiver;
-pub(super) use receive::{FlowPacket, PacketTracker};
+pub use receive::{FlowPacket, PacketTracker, UdpReceiver};
 pub use send::UdpSender;
 
 use super::error::FlowProblem;

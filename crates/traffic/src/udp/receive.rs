@@ -157,22 +157,25 @@ fn only_from_host(socket: Socket, host: IpAddr) -> Result<Socket, FlowProblem> {
 }
 
 /// Received packet of a flow.
-pub(in super::super) struct FlowPacket {
+pub struct FlowPacket {
+    /// Sequence number.
     pub number: u64,
+    /// Payload bytes.
     pub bytes: u64,
     /// Arrival time.
     pub at_ns: u64,
     /// Transmission time by the local clock, if the header is intact.
     pub sent_ns: Option<u64>,
+    /// Wrong bits in the payload.
     pub bit_errors: u64,
 }
 
 /// Counts of a flow's received, lost, duplicated and reordered packets by bin.
-pub(in super::super) struct PacketTracker {
-    pub sequence: Sequence,
-    pub ledger: FlowLedger,
-    pub last_arrival: Instant,
-    pub times: TravelTimes,
+pub struct PacketTracker {
+    pub(in super::super) sequence: Sequence,
+    pub(in super::super) ledger: FlowLedger,
+    pub(in super::super) last_arrival: Instant,
+    pub(in super::super) times: TravelTimes,
     /// Sequence number expected at the beginning of each bin, by which a late packet's loss is found and removed.
     expected: Vec<(usize, u64)>,
     /// Packets that arrived before their transmission time.
@@ -181,6 +184,7 @@ pub(in super::super) struct PacketTracker {
 }
 
 impl PacketTracker {
+    /// Creates empty counts of a flow.
     pub fn new(task: &FlowTask, ledger: FlowLedger) -> PacketTracker {
         PacketTracker {
             sequence: Sequence::new(),
@@ -193,6 +197,7 @@ impl PacketTracker {
         }
     }
 
+    /// Counts a packet.
     pub fn handle_packet(&mut self, epoch: Epoch, packet: FlowPacket) {
         let at = epoch.instant(packet.at_ns);
         self.last_arrival = self.last_arrival.max(at);

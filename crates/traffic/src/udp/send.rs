@@ -1,10 +1,10 @@
 //! UDP sender.
 
+use super::super::departures::{Departures, ScheduledPacket};
 use super::super::emissions::Emissions;
 use super::super::error::FlowProblem;
 use super::super::kernel::{SendBatch, set_option, set_traffic_class};
 use super::super::records::FlowLedger;
-use super::super::schedule::ScheduleStatistics;
 use super::{MAX_UDP_PAYLOAD, bound};
 use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::{FlowTask, TaskTransport, UdpOptions};
@@ -27,24 +27,18 @@ pub struct UdpSender {
     socket: Socket,
     flow: u32,
     fill: bool,
-    emissions: Emissions,
+    departures: Departures,
     /// Packets per datagram passed to the kernel: more than 1 with UDP GSO.
     segments: usize,
-    /// Next packets, as many as a datagram needs: due time and size.
-    ahead: VecDeque<(Instant, usize)>,
     batch: SendBatch,
-    /// Packets in the batch: due time and size.
-    in_batch: VecDeque<(Instant, usize)>,
+    /// Packets in the batch.
+    in_batch: VecDeque<ScheduledPacket>,
     retry_at: Option<Instant>,
-    number: u64,
-    padded: u64,
     /// Number of packets that could not be sent, and first error.
     failed_sends: u64,
     send_error: Option<io::Error>,
     /// Number of port-unreachable errors.
     port_unreachable: u64,
-    ledger: FlowLedger,
-    punctuality: ScheduleStatistics,
 }
 
 impl UdpSender {
@@ -94,42 +88,37 @@ impl UdpSender {
         socket
             .connect(&SockAddr::from(task.destination))
             .map_err(FlowProblem::system("finding a route to the receiver"))?;
-        let mut sender = UdpSender {
+        Ok(UdpSender {
             name: task.name.clone(),
             socket,
             flow: task.id,
             fill: options.compare_payload || options.checksum_zero,
-            emissions,
+            departures: Departures::new(emissions, segments.into(), probe::HEADER, ledger),
             segments: segments.into(),
-            ahead: VecDeque::new(),
             batch: SendBatch::new(largest as usize * usize::from(segments)),
             in_batch: VecDeque::new(),
             retry_at: None,
-            number: 0,
-            padded: 0,
             failed_sends: 0,
             send_error: None,
             port_unreachable: 0,
-            ledger,
-            punctuality: ScheduleStatistics::new(),
-        };
-        sender.look_ahead();
-        Ok(sender)
+        })
     }
 
-    /// Returns the due time of the next packet. With batches, it is that of the last packet of a batch, so that no
-    /// packet leaves early.
+    /// Returns the time of the next packet or retry.
     pub fn due(&self) -> Instant {
-        self.retry_at.unwrap_or_else(|| self.ahead.back().map_or(Instant::NEVER, |&(due, _)| due))
+        self.retry_at.unwrap_or_else(|| self.departures.due())
     }
 
     /// Sends the packets that are due.
     pub fn handle_due(&mut self, epoch: Epoch) {
         self.retry_at = None;
         let now = epoch.now();
-        if now >= self.emissions.stop() {
+        if now >= self.departures.stop() {
             self.discard_rest(now);
             return;
+        }
+        if self.departures.expire(&mut self.in_batch, now) {
+            self.batch.skip(usize::MAX);
         }
         if self.batch.is_empty() {
             self.fill_batch(now);
@@ -149,31 +138,31 @@ impl UdpSender {
 
     /// Returns whether all packets have been sent, or the flow is over.
     pub fn done(&self, now: Instant) -> bool {
-        now >= self.emissions.stop() || (self.ahead.is_empty() && self.batch.is_empty())
+        now >= self.departures.stop() || (self.departures.is_empty() && self.batch.is_empty())
     }
 
     /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> BinCounts {
-        *self.ledger.counts(bin)
+        self.departures.counts(bin)
     }
 
     /// Returns the result.
     pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         self.discard_rest(now);
         let name = &self.name;
-        if let Some(warning) = self.punctuality.warning() {
-            warnings.push(format!("flow {name}: {warning}"));
-        }
+        let padded = self.departures.padded();
+        let (warning, schedule, gaps, bins) = self.departures.finish();
+        warnings.extend(warning.map(|warning| format!("flow {name}: {warning}")));
         if self.segments > 1 {
             warnings.push(format!(
                 "flow {name}: sent in batches of {} packets split by the kernel, without timing per packet",
                 self.segments
             ));
         }
-        if self.padded > 0 {
+        if padded > 0 {
             warnings.push(format!(
                 "flow {name}: {} packets smaller than the header of {} bytes were padded to this size",
-                self.padded,
+                padded,
                 probe::HEADER
             ));
         }
@@ -188,9 +177,9 @@ impl UdpSender {
         let error = failed.or(unreachable);
         FlowResult {
             sends: true,
-            gaps: self.punctuality.gaps(),
-            schedule: Some(self.punctuality.schedule()),
-            bins: self.ledger.into_bins(),
+            gaps,
+            schedule: Some(schedule),
+            bins,
             error,
             name: self.name,
             ..FlowResult::default()
@@ -199,73 +188,50 @@ impl UdpSender {
 
     /// Fills the batch with due packets, oldest first.
     fn fill_batch(&mut self, now: Instant) {
-        while self.batch.has_room() && self.ahead.back().is_some_and(|&(due, _)| due <= now) {
-            let sizes = self.ahead.iter().map(|&(_, bytes)| bytes.max(probe::HEADER));
-            let mut datagram = self.batch.push(sizes.sum());
-            while let Some((due, bytes)) = self.ahead.pop_front() {
-                let packet;
-                (packet, datagram) = datagram.split_at_mut(bytes.max(probe::HEADER));
-                Header { flow: self.flow, number: self.number, time_ns: now.0 }.write(packet);
-                if self.fill {
-                    probe::fill(packet, self.flow, self.number);
-                }
-                record_due(&mut self.punctuality, &mut self.ledger, due, bytes as u64);
-                self.number += 1;
-                self.padded += u64::from(bytes < probe::HEADER);
-                self.in_batch.push_back((due, packet.len()));
+        while self.batch.has_room() {
+            let count = self.departures.take(now, &mut self.in_batch);
+            if count == 0 {
+                return;
             }
-            self.look_ahead();
-        }
-    }
-
-    fn look_ahead(&mut self) {
-        while self.ahead.len() < self.segments {
-            let Some((due, bytes)) = self.emissions.next() else { return };
-            self.ahead.push_back((due, bytes as usize));
+            let packets = self.in_batch.range(self.in_batch.len() - count..);
+            let mut datagram = self.batch.push(packets.clone().map(|packet| packet.bytes as usize).sum());
+            for &ScheduledPacket { number, bytes, .. } in packets {
+                let packet;
+                (packet, datagram) = datagram.split_at_mut(bytes as usize);
+                Header { flow: self.flow, number, time_ns: now.0 }.write(packet);
+                if self.fill {
+                    probe::fill(packet, self.flow, number);
+                }
+            }
         }
     }
 
     fn account(&mut self, datagrams: usize, at: Instant) {
         for _ in 0..datagrams * self.segments {
             // The last datagram of a flow may hold fewer packets.
-            let Some((due, bytes)) = self.in_batch.pop_front() else { return };
-            self.punctuality.record_sent(due, at, bytes as u64);
-            let counts = self.ledger.at(at);
-            counts.sent += 1;
-            counts.sent_bytes += bytes as u64;
+            let Some(packet) = self.in_batch.pop_front() else { return };
+            self.departures.record_sent(&packet, at);
         }
     }
 
-    /// Skips the first datagram, unless the error is an ICMP error about an earlier packet.
+    /// Discards the packets in the batch, unless the error is an ICMP error about an earlier packet.
     fn handle_send_error(&mut self, error: io::Error) {
         if error.kind() == ErrorKind::ConnectionRefused {
             self.port_unreachable += 1;
             return;
         }
-        self.batch.skip(1);
-        self.in_batch.drain(..self.segments.min(self.in_batch.len()));
-        self.failed_sends += self.segments as u64;
+        self.batch.skip(usize::MAX);
+        self.failed_sends += self.in_batch.len() as u64;
+        self.departures.take_back(&mut self.in_batch);
         self.send_error.get_or_insert(error);
     }
 
     /// Discards all unsent packets at the end of the flow. Those already due count as offered.
     fn discard_rest(&mut self, now: Instant) {
         self.batch.skip(usize::MAX);
-        self.in_batch.clear();
-        while let Some((due, bytes)) = self.ahead.pop_front() {
-            if due > now {
-                self.ahead.clear();
-                return;
-            }
-            record_due(&mut self.punctuality, &mut self.ledger, due, bytes as u64);
-            self.look_ahead();
-        }
+        self.departures.take_back(&mut self.in_batch);
+        self.departures.discard_rest(now);
     }
-}
-
-fn record_due(punctuality: &mut ScheduleStatistics, ledger: &mut FlowLedger, due: Instant, bytes: u64) {
-    punctuality.record_due(due, bytes);
-    ledger.at(due).offered_bytes += bytes;
 }
 
 /// Returns whether the queue of the interface is full.

@@ -69,8 +69,10 @@ pub struct ThroughputResult {
 #[derive(Clone, Debug)]
 pub struct Throughput {
     config: ThroughputConfig,
-    /// Highest load without loss; zero before the first lossless trial.
+    /// Highest load sent without loss; zero before the first lossless trial.
     low: f64,
+    /// Highest load at which the device is not known to lose packets: above `low` if the tester sent less than requested.
+    floor: f64,
     /// Upper limit of the loads to propose.
     high: f64,
     high_is: UpperEnd,
@@ -93,6 +95,7 @@ impl Throughput {
         assert!(config.maximum.0 > 0.0 && config.resolution > 0.0, "{config:?}");
         Throughput {
             low: 0.0,
+            floor: 0.0,
             high: config.maximum.0,
             high_is: UpperEnd::Untried,
             done: false,
@@ -105,7 +108,7 @@ impl Throughput {
     fn proposal(&self) -> f64 {
         match self.high_is {
             UpperEnd::Untried | UpperEnd::UntriedTesterLimit => self.high,
-            UpperEnd::Lossy => f64::midpoint(self.low, self.high),
+            UpperEnd::Lossy => f64::midpoint(self.floor, self.high),
         }
     }
 
@@ -113,16 +116,20 @@ impl Throughput {
         Trial::with_duration(self.config.duration, OfferedLoad(load), self.config.frame, self.config.pauses)
     }
 
+    fn is_resolved(&self) -> bool {
+        self.high - self.floor <= self.config.resolution * self.config.maximum.0
+    }
+
     fn count_trial(&mut self, load: f64, lossless: bool) {
         self.trials += 1;
         if lossless {
-            self.low = load;
+            (self.low, self.floor) = (load, load);
             self.done = self.high_is != UpperEnd::Lossy;
         } else {
             self.high = load;
             self.high_is = UpperEnd::Lossy;
         }
-        self.done |= self.high - self.low <= self.config.resolution * self.config.maximum.0;
+        self.done |= self.is_resolved();
     }
 }
 
@@ -135,13 +142,30 @@ impl TrialSearch for Throughput {
 
     fn record(&mut self, result: &TrialResult) {
         let trial = self.next().expect("a result is recorded after a proposal");
+        let fault = result.fault(&trial, self.config.patience.tolerance);
+        if matches!(fault, Some(TesterFault::GeneratorShort { .. } | TesterFault::GeneratorStopped { .. })) {
+            // The packets that left kept their spacing: the losses of a trial with fewer packets show the limit of the
+            // device, and a trial without losses is a lower bound at the mean rate over its full length.
+            if result.lost() > result.late {
+                self.count_trial(trial.load.0, false);
+                return;
+            }
+            if result.lost() == 0 {
+                self.low = self.low.max(result.sent as f64 / trial.duration().as_secs_f64());
+            }
+        }
         match self.validator.admit(&trial, result) {
             Admission::Counted => self.count_trial(trial.load.0, result.lost() == 0),
             Admission::Repeat => {}
+            Admission::Lowered(_) if self.high_is == UpperEnd::Lossy => {
+                self.floor = trial.load.0;
+                self.done = self.is_resolved();
+            }
             Admission::Lowered(load) => {
                 self.high = load.0.max(self.low);
                 self.high_is = UpperEnd::UntriedTesterLimit;
-                self.done = self.high - self.low <= self.config.resolution * self.config.maximum.0;
+                self.floor = self.low;
+                self.done = self.is_resolved();
             }
             Admission::Abandoned => self.done = true,
         }

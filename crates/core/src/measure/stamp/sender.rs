@@ -3,6 +3,7 @@
 use super::{
     ClockReading, DigestFunction, RejectReason, append, append_tlv_digest, sign, tlvs_are_intact, verify,
 };
+use crate::measure::lateness::{Departure, LatenessLimits};
 use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -93,6 +94,9 @@ pub struct StampSample {
 pub struct SenderResult {
     /// Packets sent.
     pub sent: u32,
+    /// Packets not sent because they were too late.
+    #[serde(default)]
+    pub skipped: u32,
     /// Packets answered in time.
     pub answered: u32,
     /// Packets still waiting for a reply.
@@ -117,7 +121,9 @@ pub struct SenderResult {
 pub struct SessionSender {
     config: SenderConfig,
     next_at: Instant,
+    limits: LatenessLimits,
     sent: u32,
+    skipped: u32,
     outstanding: BTreeMap<u32, ClockReading>,
     answered: u32,
     /// Highest sequence numbers among the replies: the sender's and the reflector's.
@@ -132,9 +138,11 @@ impl SessionSender {
     pub fn new(config: SenderConfig, start: Instant) -> SessionSender {
         assert!(config.interval > Duration::ZERO, "{config:?}");
         SessionSender {
+            limits: LatenessLimits::for_gap(config.interval),
             config,
             next_at: start,
             sent: 0,
+            skipped: 0,
             outstanding: BTreeMap::new(),
             answered: 0,
             highest: None,
@@ -146,7 +154,7 @@ impl SessionSender {
 
     /// Returns when to call [`SessionSender::poll_transmit`] next; `None` when the session is over.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.sent < self.config.count {
+        if self.sent + self.skipped < self.config.count {
             return Some(self.next_at);
         }
         let (_, oldest) = self.outstanding.first_key_value()?;
@@ -165,7 +173,14 @@ impl SessionSender {
     ) -> bool {
         self.expire(now.instant);
         bytes.clear();
-        if self.sent >= self.config.count || now.instant < self.next_at {
+        // A sender that was stopped continues on its schedule, without a burst.
+        while self.sent + self.skipped < self.config.count
+            && self.limits.departure(self.next_at, now.instant) == Departure::Skipped
+        {
+            self.skipped += 1;
+            self.next_at += self.config.interval;
+        }
+        if self.sent + self.skipped >= self.config.count || now.instant < self.next_at {
             return false;
         }
         let SenderConfig { mode, session, format, clock_error: (error, synchronized), .. } = self.config;
@@ -289,6 +304,11 @@ impl SessionSender {
         }
     }
 
+    /// Returns the number of packets skipped so far, and the scheduled time of the packet sent or skipped last.
+    pub fn schedule(&self) -> (u32, Instant) {
+        (self.skipped, Instant(self.next_at.0.saturating_sub(self.config.interval.0)))
+    }
+
     /// Returns the counts so far.
     pub fn result(&self) -> SenderResult {
         let outstanding = self.outstanding.len() as u32;
@@ -309,6 +329,7 @@ impl SessionSender {
         let lost_backward = lost_backward.min(self.expired - lost_forward);
         SenderResult {
             sent: self.sent,
+            skipped: self.skipped,
             answered: self.answered,
             outstanding,
             lost_forward,

@@ -117,6 +117,7 @@ fn loss_is_counted_per_direction() {
     let result =
         path.run(|number| forward(number) || number == 99, |number| backward(number) || number == 98);
     let expected = SenderResult {
+        skipped: 0,
         sent: 100,
         answered: 90,
         lost_forward: 3,

@@ -28,8 +28,16 @@ pub fn throughput(
     let found = session.search(&probe.subject, &mut machine)?;
     let subject = &probe.subject;
     add_deviations(session, &found.deviations);
-    if found.trials == 0 {
+    if found.trials == 0 && found.throughput.is_none() {
         return Err(void(subject, &found.faults));
+    }
+    if let (Some(low), Some(high)) = (found.throughput, found.lossy)
+        && high.0 - low.0 > 2.0 * search.resolution * maximum(session, probe, search.max_rate).0
+    {
+        let [low, high] = [low, high].map(|load| megabits(bits(load, probe.frame)));
+        session.add_verdict(format!(
+            "{subject}: the tester could not keep its schedule; the throughput is between {low} and {high}"
+        ));
     }
     if let Some(limit) = found.tester_limit {
         let limit = megabits(bits(limit, probe.frame));
