@@ -5,7 +5,7 @@ use crate::file::ScenarioFile;
 use crate::file::root_kind;
 use crate::file::study::{Assignment, SweptValues, VariantTable};
 use crate::set::assign;
-use crate::tree::TomlNode;
+use crate::tree::{TomlNode, TomlValue};
 use std::collections::BTreeSet;
 
 pub(crate) struct CellTree {
@@ -47,8 +47,13 @@ pub(crate) fn cells(root: &TomlNode, file: &ScenarioFile, problems: &mut Problem
         }
     }
     let mut cells = Vec::new();
+    // Each cell has a tree. It needs no list of all values, which would make the memory of a sweep quadratic.
+    let mut common = root.clone();
+    if let TomlValue::Table(table) = &mut common.value {
+        ["sweep", "variant", "expect", "plot"].iter().for_each(|name| table.remove(name));
+    }
     for base in bases {
-        let mut root = root.clone();
+        let mut root = common.clone();
         for assignment in base.set {
             assign(&mut root, root_kind(), &assignment.path, assignment.place, &assignment.value, problems);
         }
@@ -135,5 +140,24 @@ fn expand(
         settings.push((swept.path.clone(), value.label()));
         expand(variant, root, rest, settings, cells, problems);
         settings.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Decode;
+    use crate::tree::parse_document;
+
+    #[test]
+    fn trees_of_cells_do_not_contain_the_sweep() {
+        let text = "[scenario]\ntitle = \"t\"\nduration = \"1 s\"\n[node.a]\n[sweep]\n\"scenario.seed\" = [1, 2, 3]\n";
+        let mut problems = Problems::default();
+        problems.add_source("sweep.toml", text);
+        let root = parse_document(0, &mut problems);
+        let file = ScenarioFile::decode(&root, &mut problems).unwrap();
+        let cells = cells(&root, &file, &mut problems);
+        assert_eq!(cells.len(), 3);
+        assert!(cells.iter().all(|cell| cell.root.get("sweep").is_none() && cell.root.get("node").is_some()));
     }
 }
