@@ -11,7 +11,7 @@ use netstage_core::traffic::application::ApplicationMessage;
 pub struct SimulatedPacket {
     /// Next step of the route.
     pub step: u32,
-    /// Flow number over the members of all groups; the VPN for management packets.
+    /// Flow number over the members of all groups with this kind of content; the VPN for management packets.
     pub flow: u32,
     /// Bytes at the IP layer.
     pub size: u32,
@@ -83,8 +83,14 @@ impl packet::QueuePacket for SimulatedPacket {
         // Data and ACKs have different keys, as their 5-tuples differ.
         let reverse =
             matches!(self.body, PacketBody::Ack(_) | PacketBody::Reply(_) | PacketBody::Answer { .. });
-        // Dialogues over datagrams have their own numbering.
-        let dialogue = matches!(self.body, PacketBody::Message(_));
-        u64::from(dialogue) << 33 | u64::from(self.flow) << 1 | u64::from(reverse)
+        // Each kind of content has its own numbering of flows. A trace of a PE records 32 bits of the key.
+        let numbering: u64 = match self.body {
+            PacketBody::Data(_) | PacketBody::Ack(_) => 0,
+            PacketBody::Message(_) => 1,
+            PacketBody::Datagram { .. } => 2,
+            PacketBody::Probe(_) | PacketBody::Answer { .. } => 3,
+            PacketBody::Query(_) | PacketBody::Reply(_) => 4,
+        };
+        numbering << 29 | u64::from(self.flow) << 1 | u64::from(reverse)
     }
 }
