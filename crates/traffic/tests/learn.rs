@@ -11,6 +11,7 @@ struct Pcap(Vec<u8>);
 
 const CLIENT: u32 = 0x0a00_0001;
 const SERVER: u32 = 0x0a00_0002;
+const FIN: u8 = 1;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
@@ -132,6 +133,34 @@ fn requests_and_responses_are_recovered() {
         assert!((fit.mean_drawn / fit.mean - 1.0).abs() < 0.1 || fit.mean == 0.0, "{fit:?}");
     }
     assert_eq!(ModelFile::from_json(&lesson.file.to_json()).unwrap(), lesson.file);
+}
+
+#[test]
+fn fin_and_retransmissions_are_no_data() {
+    let mut pcap = Pcap::new();
+    let ms = 1_000_000;
+    for connection in 0..50_u16 {
+        let (port, start) = (20_000 + connection, u64::from(connection) * 10_000 * ms);
+        let segment = |pcap: &mut Pcap, at: u64, up, sequence, flags, payload| {
+            pcap.tcp(start + at * ms, up, port, sequence, flags, payload);
+        };
+        segment(&mut pcap, 0, true, 99, SYN, 0);
+        segment(&mut pcap, 10, false, 999, SYN | ACK, 0);
+        segment(&mut pcap, 10, true, 100, ACK, 0);
+        segment(&mut pcap, 11, true, 100, ACK, 200);
+        // Half of the response, a timeout of one second, the first segment again, and the rest.
+        (0..5).for_each(|k| segment(&mut pcap, 40 + u64::from(k), false, 1000 + k * 1000, ACK, 1000));
+        segment(&mut pcap, 1_050, false, 1000, ACK, 1000);
+        (5..10).for_each(|k| segment(&mut pcap, 1_055 + u64::from(k), false, 1000 + k * 1000, ACK, 1000));
+        segment(&mut pcap, 1_070, false, 11_000, FIN | ACK, 0);
+        segment(&mut pcap, 1_071, true, 300, FIN | ACK, 0);
+        segment(&mut pcap, 1_081, false, 11_001, ACK, 0);
+        segment(&mut pcap, 1_082, true, 301, ACK, 0);
+    }
+    let model = lesson(&pcap).file.model;
+    let LearnedExchange::Exchanges(exchanges) = &model.shape else { panic!("{:?}", model.shape) };
+    assert_eq!((&exchanges.request.0, &exchanges.response.0), (&vec![200; 50], &vec![10_000; 50]));
+    assert_eq!(exchanges.turns.0, [1; 50]);
 }
 
 #[test]

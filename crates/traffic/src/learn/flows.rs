@@ -1,6 +1,8 @@
 //! Flows of a capture, with the messages of both ends.
 //!
-//! A TCP message ends when the other end sends, or after a silence of [`IDLE_NS`]. Retransmitted bytes do not count.
+//! A TCP message ends when the other end sends, or after a silence of [`IDLE_NS`]. Retransmitted bytes do not count, and
+//! a silence that ends with a retransmission is the timeout of the sender, not the end of a message. SYN and FIN occupy
+//! sequence numbers, but are no data.
 //! Every UDP datagram is a message.
 
 use super::frame::{CapturedSegment, SegmentTransport};
@@ -48,6 +50,8 @@ pub struct CapturedFlow {
     syn_ack_ns: Option<u64>,
     /// Next sequence number expected from the client and from the server.
     expected: [Option<u32>; 2],
+    /// Times of the last retransmissions of the client and of the server.
+    retransmitted_ns: [u64; 2],
 }
 
 impl CapturedFlow {
@@ -75,6 +79,7 @@ impl CapturedFlow {
             syn_ns: None,
             syn_ack_ns: None,
             expected: [None; 2],
+            retransmitted_ns: [0; 2],
         }
     }
 
@@ -92,12 +97,16 @@ impl CapturedFlow {
             }
         };
         if bytes == 0 && self.tcp {
+            if segment.payload > 0 {
+                self.retransmitted_ns[usize::from(!by_client)] = now;
+            }
             return;
         }
+        let active_ns = self.retransmitted_ns[usize::from(!by_client)];
         if let Some(last) = self.messages.last_mut()
             && self.tcp
             && last.by_client == by_client
-            && now - last.last_ns <= IDLE_NS
+            && now - last.last_ns.max(active_ns) <= IDLE_NS
         {
             last.bytes += bytes;
             last.last_ns = now;
@@ -134,6 +143,10 @@ impl CapturedFlow {
         if syn {
             self.expected[from] = Some(end);
             return u64::from(payload);
+        }
+        // An ACK after a FIN has the next sequence number, but no data.
+        if payload == 0 {
+            return 0;
         }
         let ahead = end.wrapping_sub(expected);
         // Sequence numbers are compared in a window of half their range (RFC 9293 section 3.4).
