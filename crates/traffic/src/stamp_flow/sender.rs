@@ -120,7 +120,8 @@ impl StampSender {
             drops.update(received.drops);
             let counts = ledger.at(epoch.instant(received.monotonic_ns));
             match sample {
-                Ok(_) => {
+                // The packet arrived, but its delay is unknown.
+                Ok(_) | Err(RejectReason::ReflectorClock) => {
                     counts.received += 1;
                     counts.received_bytes += received.length as u64;
                 }
@@ -147,6 +148,9 @@ impl StampSender {
             warnings.push(format!("flow {name}: {warning}"));
         }
         let session = self.session.finish();
+        if let Some(reason) = session.rejection.as_ref().filter(|_| session.counts.rejected > 0) {
+            warnings.push(format!("flow {name}: {} replies were rejected: {reason}", session.counts.rejected));
+        }
         // Reordering is known only for the whole session, so it counts in the last bin.
         self.ledger.at(self.end).reordered += u64::from(session.counts.reordered);
         let negative =

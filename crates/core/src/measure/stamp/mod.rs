@@ -41,6 +41,8 @@ pub enum RejectReason {
     NotOutstanding,
     /// Session limit of the reflector reached.
     TooManySessions,
+    /// The reflector's timestamps state a negative time at the reflector, or one longer than the round trip.
+    ReflectorClock,
 }
 
 impl fmt::Display for RejectReason {
@@ -53,6 +55,9 @@ impl fmt::Display for RejectReason {
                 "reply to a packet that is not outstanding: duplicate, late or never sent"
             }
             RejectReason::TooManySessions => "STAMP session limit reached",
+            RejectReason::ReflectorClock => {
+                "the reflector's clock stepped between the arrival of a packet and its reply; its delay is unknown"
+            }
         })
     }
 }

@@ -11,6 +11,9 @@ use netstage_wire::stamp::tlv::{self, ClassOfService, DirectMeasurement, FixedTl
 use netstage_wire::stamp::{ErrorEstimate, Mode, ReflectorPacket, SenderPacket, Timestamp, TimestampFormat};
 use serde::{Deserialize, Serialize};
 
+/// Error of timestamps due to their format, and due to the rate of the reflector's clock within a round trip, nanoseconds.
+const TIMESTAMP_ERROR: i64 = 1_000_000;
+
 /// Configuration of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderConfig {
@@ -262,6 +265,10 @@ impl SessionSender {
         let sent = self.outstanding.remove(&ours).ok_or(RejectReason::NotOutstanding)?;
         self.count(ours, reply.sequence);
         let mut sample = self.sample(&reply, sent, now);
+        let elapsed = now.instant.since(sent.instant).0 as i64;
+        if sample.reflector_time < -TIMESTAMP_ERROR || sample.reflector_time > elapsed + TIMESTAMP_ERROR {
+            return Err(RejectReason::ReflectorClock);
+        }
         if tlvs_are_intact(bytes, mode, mac) {
             read_tlvs(bytes, mode.base(), &mut sample);
         }

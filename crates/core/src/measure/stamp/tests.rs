@@ -109,6 +109,27 @@ fn measured_delays_match_the_path() {
 }
 
 #[test]
+fn a_step_of_the_reflectors_clock_is_reported() {
+    let mut sender = SessionSender::new(SenderConfig::default(), Instant(0));
+    let mut reflector = SessionReflector::new(ReflectorConfig::default());
+    for (at, step, expected) in [
+        (0, 0, Ok(())),
+        (100_000_000, -3_000_000_000, Err(RejectReason::ReflectorClock)),
+        (200_000_000, 3_000_000_000, Err(RejectReason::ReflectorClock)),
+        (300_000_000, 0, Ok(())),
+    ] {
+        let (mut bytes, mut reply) = (Vec::new(), Vec::new());
+        assert!(sender.poll_transmit(moment(at), Some(&mac), &mut bytes));
+        let sending = || (START + at + FORWARD + AT_REFLECTOR).wrapping_add_signed(step);
+        reflector.reflect(&bytes, &arrival(at + FORWARD), Some(&mac), sending, &mut reply).unwrap();
+        let received = moment(at + FORWARD + AT_REFLECTOR + BACKWARD);
+        assert_eq!(sender.handle_packet(&reply, received, Some(&mac)).map(drop), expected, "{step}");
+    }
+    let result = sender.result();
+    assert_eq!((result.answered, result.rejected), (4, 2), "no packet counts as lost");
+}
+
+#[test]
 fn loss_is_counted_per_direction() {
     let mut path = StampPath::new(SenderConfig::default(), ReflectorConfig::default());
     // Three packets are lost forward and five backward. The direction of the last two is unknown.
