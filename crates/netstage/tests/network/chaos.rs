@@ -2,8 +2,10 @@
 //! each answer is right within its interval, or void.
 
 use super::emulation::{ScenarioFolder, children_of, json, processes_of};
-use crate::support::{output_text, signal};
+use crate::support::output_text;
 use netstage_harness::{needs, seed};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -78,10 +80,11 @@ fn run(kind: &str, tables: &str, random: &mut Random) -> Value {
         }
         let process = candidates[random.below(candidates.len() as u64) as usize];
         let stall = Duration::from_millis(5 + random.below(395));
-        if std::path::Path::new(&format!("/proc/{process}")).exists() {
-            signal(process, "-STOP");
+        // The process may have ended in the meantime.
+        let process = Pid::from_raw(process as i32);
+        if kill(process, Signal::SIGSTOP).is_ok() {
             std::thread::sleep(stall);
-            signal(process, "-CONT");
+            let _ = kill(process, Signal::SIGCONT);
         }
     }
     let output = child.wait_with_output().unwrap();

@@ -93,7 +93,7 @@ fn forwarding_continues_after_a_kill_until_the_next_router_starts() {
     let before = counted(&state(&folder, 0), "kernel", "pushed");
     assert!(within(TIMEOUT, || counted(&state(&folder, 0), "kernel", "pushed") > before + 100));
     let (sent, lost) = stream.end();
-    assert!(sent > 500 && lost.is_empty(), "{lost:?} of {sent}");
+    assert!(sent > 500 && lost.is_empty(), "{lost:?} of {sent}: {:#?}", state(&folder, 0));
     assert_eq!(pins.all(), ["core0", "core0", "edge0", "edge0"]);
 
     // A router that fails to start changes nothing.
