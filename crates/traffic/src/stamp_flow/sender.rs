@@ -149,7 +149,8 @@ impl StampSender {
         }
         let session = self.session.finish();
         if let Some(reason) = session.rejection.as_ref().filter(|_| session.counts.rejected > 0) {
-            warnings.push(format!("flow {name}: {} replies were rejected: {reason}", session.counts.rejected));
+            warnings
+                .push(format!("flow {name}: {} replies were rejected: {reason}", session.counts.rejected));
         }
         // Reordering is known only for the whole session, so it counts in the last bin.
         self.ledger.at(self.end).reordered += u64::from(session.counts.reordered);
