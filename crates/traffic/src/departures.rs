@@ -70,13 +70,13 @@ impl Departures {
 
     /// Moves the next group of packets that is due and not too late to `taken`. Returns the number of packets.
     pub fn take(&mut self, now: Instant, taken: &mut VecDeque<ScheduledPacket>) -> usize {
-        while self.ahead.back().is_some_and(|&(due, _)| due <= now) {
-            let due = self.due();
-            let is_sent = now < self.stop() && self.statistics.admit(due, now, self.ahead.len() as u64);
-            let count = if is_sent { self.ahead.len() } else { 0 };
-            while let Some((due, bytes)) = self.ahead.pop_front() {
-                self.statistics.record_due(due, bytes);
-                self.ledger.at(due).offered_bytes += bytes;
+        if now >= self.stop() {
+            self.discard_rest(now);
+        }
+        while self.due() <= now && !self.is_empty() {
+            let is_sent = self.statistics.admit(self.due(), now, self.ahead.len() as u64);
+            let count = taken.len();
+            for (due, bytes) in self.offer_group() {
                 if is_sent {
                     self.padded += u64::from(bytes < self.min_bytes);
                     let bytes = bytes.max(self.min_bytes);
@@ -84,22 +84,32 @@ impl Departures {
                     self.number += 1;
                 }
             }
-            self.look_ahead();
-            if count > 0 {
-                return count;
+            if is_sent {
+                return taken.len() - count;
             }
         }
         0
     }
 
+    /// Removes the next group from the schedule and counts its packets as offered.
+    fn offer_group(&mut self) -> VecDeque<(Instant, u64)> {
+        let group = std::mem::take(&mut self.ahead);
+        for &(due, bytes) in &group {
+            self.statistics.record_due(due, bytes);
+            self.ledger.at(due).offered_bytes += bytes;
+        }
+        self.look_ahead();
+        group
+    }
+
     /// Clears the last packets taken, which were not sent, if the first of them is too late. Returns whether it was.
     pub fn expire(&mut self, unsent: &mut VecDeque<ScheduledPacket>, now: Instant) -> bool {
-        let is_late = unsent.front().is_some_and(|first| self.statistics.is_too_late(first.due, now));
-        if is_late {
-            self.statistics.record_skipped(unsent.len() as u64);
-            self.take_back(unsent);
-        }
-        is_late
+        let Some(first) = unsent.front().filter(|first| self.statistics.is_too_late(first.due, now)) else {
+            return false;
+        };
+        self.statistics.record_skipped(first.due, now, unsent.len() as u64);
+        self.take_back(unsent);
+        true
     }
 
     /// Clears the last packets taken, which were not sent, and reuses their numbers. Missing numbers would count as
@@ -119,14 +129,9 @@ impl Departures {
 
     /// Discards the packets that were not taken. Those already due count as offered, and as skipped.
     pub fn discard_rest(&mut self, now: Instant) {
-        let now_or_stop = now.max(self.stop());
         while self.ahead.back().is_some_and(|&(due, _)| due <= now) {
-            self.statistics.admit(self.due(), now_or_stop, self.ahead.len() as u64);
-            while let Some((due, bytes)) = self.ahead.pop_front() {
-                self.statistics.record_due(due, bytes);
-                self.ledger.at(due).offered_bytes += bytes;
-            }
-            self.look_ahead();
+            self.statistics.record_skipped(self.due(), now, self.ahead.len() as u64);
+            self.offer_group();
         }
         self.ahead.clear();
     }

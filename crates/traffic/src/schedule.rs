@@ -58,16 +58,14 @@ impl ScheduleStatistics {
 
     /// Returns whether `packets` packets due at `due` may still be sent at `now`. Otherwise they are counted as skipped.
     pub fn admit(&mut self, due: Instant, now: Instant, packets: u64) -> bool {
-        let lateness = now.since(due);
-        if lateness > self.stall.0 {
-            self.stall = (lateness, due);
+        let departure = self.limits.departure(due, now);
+        if departure == Departure::Skipped {
+            self.record_skipped(due, now, packets);
+            return false;
         }
-        match self.limits.departure(due, now) {
-            Departure::OnTime => {}
-            Departure::Late => self.late_packets += packets,
-            Departure::Skipped => self.skipped += packets,
-        }
-        !self.is_too_late(due, now)
+        self.record_stall(due, now);
+        self.late_packets += if departure == Departure::Late { packets } else { 0 };
+        true
     }
 
     /// Records that the pattern requests a packet at `due`.
@@ -95,9 +93,17 @@ impl ScheduleStatistics {
         now.since(due) > self.limits.max()
     }
 
-    /// Counts packets that were admitted but not sent in time.
-    pub fn record_skipped(&mut self, packets: u64) {
+    /// Counts packets due at `due` that are not sent.
+    pub fn record_skipped(&mut self, due: Instant, now: Instant, packets: u64) {
+        self.record_stall(due, now);
         self.skipped += packets;
+    }
+
+    fn record_stall(&mut self, due: Instant, now: Instant) {
+        let lateness = now.since(due);
+        if lateness > self.stall.0 {
+            self.stall = (lateness, due);
+        }
     }
 
     /// Returns the summary for the result.
