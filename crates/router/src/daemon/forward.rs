@@ -20,7 +20,7 @@ use netstage_routing::source::kernel::{KernelChanges, KernelRoutes};
 use netstage_routing::source::path::InterfaceNeighbor;
 use netstage_routing::source::route::KernelIds;
 use netstage_routing::source::{RankedRoutes, SourceKey, Sources};
-use netstage_scenario::router::{CounterGranularity, RouterConfig};
+use netstage_scenario::router::{CounterGranularity, KilledBehavior, RouterConfig};
 use netstage_wire::ethernet::{self, ethertype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,8 @@ use std::thread::JoinHandle;
 const MODERATION_NS: u64 = 250_000;
 /// Interval between queries for one neighbor.
 const RESOLVE_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum wait for the next hops before the XDP program of a killed router is replaced.
+const TAKEOVER_WAIT: Duration = Duration::from_millis(500);
 /// Interval at which next-hop neighbors are resolved and confirmed.
 const REFRESH: Duration = Duration::from_secs(5);
 /// Interval of checks whether redirected frames arrive.
@@ -224,6 +226,9 @@ impl RouterForwardingLoop {
         let news = self.load().map_err(|error| kernel_error(&error))?;
         self.take(news);
         self.file.keys().into_iter().for_each(|key| self.apply(key));
+        if self.router.when_killed == KilledBehavior::Forward {
+            self.resolve_next_hops();
+        }
         self.attach_all()?;
         self.watch(Instant::ZERO);
         // Reading a file with a million routes allocates much more memory than is kept.
@@ -393,6 +398,24 @@ impl RouterForwardingLoop {
             if self.requested_at.get(&neighbor).is_none_or(|asked| now >= *asked + RESOLVE_INTERVAL) {
                 self.requested_at.insert(neighbor, now);
                 self.kernel.resolve(neighbor);
+            }
+        }
+    }
+
+    /// Resolves the next hops, for a short time at most. The kernel may have forgotten neighbors to which it sends no
+    /// packets itself, and the XDP program of a killed router is to be replaced by one that forwards at once.
+    fn resolve_next_hops(&mut self) {
+        let unresolved = |forward: &RouterForwardingLoop| -> Vec<InterfaceNeighbor> {
+            let neighbors = forward.fib.neighbors();
+            neighbors.filter(|(_, mac)| mac.is_none()).map(|(neighbor, _)| neighbor).collect()
+        };
+        unresolved(self).into_iter().for_each(|neighbor| self.kernel.resolve(neighbor));
+        let deadline = self.epoch.now() + TAKEOVER_WAIT;
+        while !unresolved(self).is_empty() && self.epoch.now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            match self.kernel.poll() {
+                Ok(news) => self.take(news),
+                Err(_) => return,
             }
         }
     }

@@ -88,6 +88,10 @@ fn forwarding_continues_after_a_kill_until_the_next_router_starts() {
     kill(near);
     let sent = stream.sent();
     assert!(within(TIMEOUT, || stream.sent() > sent + 300), "frames are forwarded in the meantime");
+    // The kernel forgets neighbors it does not use, if its table is full.
+    let mut flush = std::process::Command::new("ip");
+    flush.args(["neighbor", "flush", "dev", "core0"]);
+    assert!(netstage_host::netns::spawn_in(&world.routers[0], flush).unwrap().wait().unwrap().success());
     let near = world.start(&folder, 0);
     assert!(within(TIMEOUT, || interfaces(&folder, 0).iter().all(|interface| interface.slow.is_none())));
     let before = counted(&state(&folder, 0), "kernel", "pushed");
