@@ -82,6 +82,10 @@ pub fn json(output: &Output) -> Value {
 
 /// Returns the mean of a metric of a subject in a result.
 fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
+    let late = |void: &&Value| void.as_str().is_some_and(|void| void.contains("the sender was late"));
+    if let Some(void) = result["record"]["void"].as_array().and_then(|void| void.iter().find(late)) {
+        skip_busy(void.to_string());
+    }
     mean_of(&result["record"], metric, subject)
 }
 
@@ -181,10 +185,6 @@ fn one_file_runs_on_both_stages() {
     let sent = |result: &Value| result["record"]["cells"][0]["totals"]["sent"].as_f64().unwrap();
     // A receiver in Linux may acknowledge every segment (quick ACKs), the simulated one every second segment.
     let counts_agree = agrees(sent(&emu) * 3.0 / 4.0, sent(&sim)) || agrees(sent(&emu), sent(&sim));
-    let void = emu["record"]["void"].as_array().unwrap();
-    if !counts_agree && !void.is_empty() {
-        skip_busy(format!("{void:?}"));
-    }
     assert!(counts_agree, "{} packets, {} simulated", sent(&emu), sent(&sim));
     assert!(!emu["record"]["differences"].as_array().unwrap().is_empty());
     assert_no_process_remains(controller);
