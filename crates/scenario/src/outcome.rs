@@ -3,6 +3,7 @@
 pub mod finding;
 
 use finding::TestOutcome;
+use netstage_core::measure::Arrivals;
 use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -414,10 +415,23 @@ pub struct RunOutcome {
     /// Flows whose sender fell short of its schedule, each with the reason. The run is void, unless the flow is the probe
     /// of a trial, which is judged by what it sent.
     pub late_senders: Vec<(String, String)>,
+    /// Arrivals of the flows of datagrams.
+    pub arrivals: Vec<FlowArrivals>,
     /// Partial failures, such as a lost agent or a flow that did not start.
     pub failures: Vec<String>,
     /// Differences between the stage and the scenario, such as "TCP: Linux reno for aimd".
     pub differences: Vec<String>,
+}
+
+/// Arrivals of a flow of datagrams that the bins do not show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowArrivals {
+    /// Name of the flow.
+    pub flow: String,
+    /// Packets that arrived within the time of sending.
+    pub window: Arrivals,
+    /// Packets that arrived after the end of the run or, in a simulation, were on their way then. They are not lost.
+    pub after_end: u64,
 }
 
 /// Totals of a run.

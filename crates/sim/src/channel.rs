@@ -317,7 +317,7 @@ mod tests {
                     class: 0,
                     ecn: Ecn::NotCapable,
                     background,
-                    body: PacketBody::Datagram { sent: Instant::ZERO, wrong_bits: 0 },
+                    body: PacketBody::Datagram { sent: Instant::ZERO, number, wrong_bits: 0 },
                 };
                 if let Some(at) = plain.enter(&mut channel.counts, now, &packet, false) {
                     ours.push((at, number));

@@ -22,6 +22,7 @@ mod dialogue;
 mod host;
 mod packet;
 mod pe;
+mod receiver;
 mod recorder;
 mod route;
 mod stamp;

@@ -36,20 +36,29 @@ pub enum PacketBody {
     Datagram {
         /// Time at which the application sent the datagram.
         sent: Instant,
+        /// Sequence number.
+        number: u32,
         /// Number of bit errors that a comparison of the payload would detect.
         wrong_bits: u32,
     },
     /// An application message in a datagram. The flow number is twice that of the dialogue, plus one for
     /// messages from the server.
     Message(ApplicationMessage),
-    /// A probe and the time it was sent; its target answers it.
-    Probe(Instant),
+    /// A probe; its target answers it.
+    Probe {
+        /// Time at which the probe was sent.
+        sent: Instant,
+        /// Sequence number.
+        number: u32,
+    },
     /// A response to a probe.
     Answer {
         /// Time at which the probe was sent.
         sent: Instant,
         /// Time at which the target responded.
         answered: Instant,
+        /// Sequence number of the probe.
+        number: u32,
     },
     /// A query from ingress PE to egress PE.
     Query(fair::Query),
@@ -88,7 +97,7 @@ impl packet::QueuePacket for SimulatedPacket {
             PacketBody::Data(_) | PacketBody::Ack(_) => 0,
             PacketBody::Message(_) => 1,
             PacketBody::Datagram { .. } => 2,
-            PacketBody::Probe(_) | PacketBody::Answer { .. } => 3,
+            PacketBody::Probe { .. } | PacketBody::Answer { .. } => 3,
             PacketBody::Query(_) | PacketBody::Reply(_) => 4,
         };
         numbering << 29 | u64::from(self.flow) << 1 | u64::from(reverse)

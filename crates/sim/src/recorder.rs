@@ -5,7 +5,7 @@ use crate::route::channel_of;
 use crate::world::Simulation;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
-use netstage_scenario::outcome::{Distribution, Metric, RunOutcome, Series};
+use netstage_scenario::outcome::{Distribution, FlowArrivals, Metric, RunOutcome, Series};
 use netstage_scenario::plan::{FlowDirection, FlowTransport, Hop};
 use netstage_scenario::{quality, window};
 
@@ -84,8 +84,8 @@ pub fn partial_outcome(world: &Simulation, samples: &Samples, bins: usize) -> Ru
 /// Returns the outcome of a finished simulation.
 pub fn outcome(world: &Simulation, samples: &Samples) -> RunOutcome {
     let mut series = Vec::new();
-    let mut distributions = Vec::new();
-    record_flows(world, samples, &mut series, &mut distributions);
+    let (mut distributions, mut arrivals) = (Vec::new(), Vec::new());
+    record_flows(world, samples, &mut series, &mut distributions, &mut arrivals);
     record_vpns(world, samples, &mut series);
     record_links(world, samples, &mut series);
     series.sort_by_key(|series| series.metric);
@@ -96,6 +96,7 @@ pub fn outcome(world: &Simulation, samples: &Samples) -> RunOutcome {
         bins: world.grid.bins,
         series,
         distributions,
+        arrivals,
         totals,
         warnings: warnings(world),
         ..RunOutcome::default()
@@ -107,6 +108,7 @@ fn record_flows(
     samples: &Samples,
     series: &mut Vec<Series>,
     distributions: &mut Vec<Distribution>,
+    arrivals: &mut Vec<FlowArrivals>,
 ) {
     let seconds = world.grid.interval.as_secs_f64();
     let (mut tcp, mut udp, mut dialogue) = (0, 0, 0);
@@ -127,6 +129,16 @@ fn record_flows(
             if datagrams {
                 push(Metric::FlowThroughput, world.udp_bytes[udp].scaled(8.0 / seconds));
                 push(Metric::FlowOffered, world.udp_offered[udp].scaled(8.0 / seconds));
+                let receiver = &world.receivers[udp];
+                if let Some(duplicated) = receiver.duplicated().filter(|_| world.plan.measure.flow_detail) {
+                    push(Metric::FlowDuplicated, duplicated);
+                }
+                let lost = world.flow_lost.get(sender).map_or(0, |lost| lost.iter().sum());
+                arrivals.push(FlowArrivals {
+                    flow: subject.clone(),
+                    window: receiver.arrivals(),
+                    after_end: world.datagrams_in_flight(udp, lost),
+                });
                 if world.hosts.groups[index].answer.is_some() {
                     let (sums, counts) =
                         (world.round_trips[udp].scaled(1e-9), world.answers[udp].scaled(1.0));

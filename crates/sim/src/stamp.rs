@@ -59,19 +59,15 @@ impl StampMeasurement {
         self.reflected.handle_packet(number);
     }
 
-    /// Records the reply to the packet sent at `sent`; returns false for a duplicate.
-    pub fn handle_answer(&mut self, now: Instant, sent: Instant, answered: Instant) -> bool {
+    /// Records the reply to the packet sent at `sent`, unless it is a duplicate.
+    pub fn handle_answer(&mut self, now: Instant, sent: Instant, answered: Instant) {
         let number = self.number(sent);
-        let new = matches!(
-            self.answered.handle_packet(number),
-            SequenceArrival::Newest { .. } | SequenceArrival::Late
-        );
-        if new {
+        let arrival = self.answered.handle_packet(number);
+        if matches!(arrival, SequenceArrival::Newest { .. } | SequenceArrival::Late) {
             let [forward, backward] = &mut self.delays;
             forward.arrived(answered, sent);
             backward.arrived(now, answered);
         }
-        new
     }
 
     /// Returns the packets lost per direction, all in the last bin because they are known only at the end,
@@ -125,9 +121,10 @@ mod tests {
         for sent in [200, 400, 200, 500] {
             session.handle_reflected(Instant(sent));
         }
-        assert!(session.handle_answer(Instant(460), Instant(400), Instant(420)));
-        assert!(session.handle_answer(Instant(470), Instant(200), Instant(230)), "late but new");
-        assert!(!session.handle_answer(Instant(480), Instant(200), Instant(235)), "duplicate");
+        // The second answer is late, the third a duplicate.
+        for [now, sent, answered] in [[460, 400, 420], [470, 200, 230], [480, 200, 235]] {
+            session.handle_answer(Instant(now), Instant(sent), Instant(answered));
+        }
         let series = session.series("sla", 1);
         let found: Vec<(&str, f64)> =
             series.iter().map(|series| (series.subject.as_str(), series.values[0])).collect();

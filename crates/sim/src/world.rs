@@ -14,6 +14,7 @@ use crate::delay::FlowDelays;
 use crate::host::{Hosts, SourceTarget};
 use crate::packet::{PacketBody, SimulatedPacket};
 use crate::pe::{self, Pe, VpnState};
+use crate::receiver::DatagramReceiver;
 use crate::route::{PlanRoutes, StepKind, channel, channels_of, first_device, is_plain};
 use crate::stamp::StampMeasurement;
 use crate::watch::WindowHistories;
@@ -54,6 +55,10 @@ pub struct Simulation<'a> {
     pub(crate) tcp_bytes: Vec<u64>,
     pub(crate) udp_bytes: Vec<BinnedSum>,
     pub(crate) udp_offered: Vec<BinnedSum>,
+    /// Per UDP flow: number of packets sent.
+    datagrams_sent: Vec<u32>,
+    /// Per UDP flow: its receiver.
+    pub(crate) receivers: Vec<DatagramReceiver>,
     /// Per UDP flow; empty unless requested.
     pub(crate) delays: Vec<FlowDelays>,
     /// Per UDP flow: sum of round trips of answered probes, nanoseconds; empty bins for flows without probes.
@@ -102,6 +107,8 @@ impl<'a> Simulation<'a> {
             tcp_bytes: vec![0; hosts.pattern_senders * (grid.bins + 1)],
             udp_bytes: hosts.udp.iter().map(|_| BinnedSum::new(grid)).collect(),
             udp_offered: hosts.udp.iter().map(|_| BinnedSum::new(grid)).collect(),
+            datagrams_sent: vec![0; hosts.udp.len()],
+            receivers: DatagramReceiver::all(plan, &hosts.udp, grid),
             delays: Vec::new(),
             round_trips: Vec::new(),
             answers: Vec::new(),
@@ -402,7 +409,7 @@ impl<'a> Simulation<'a> {
         self.totals.lost += 1;
         let flow = match packet.body {
             PacketBody::Data(_) | PacketBody::Ack(_) => packet.flow as usize,
-            PacketBody::Datagram { .. } | PacketBody::Probe(_) | PacketBody::Answer { .. } => {
+            PacketBody::Datagram { .. } | PacketBody::Probe { .. } | PacketBody::Answer { .. } => {
                 self.hosts.senders.len() + packet.flow as usize
             }
             PacketBody::Message(_) => {
@@ -448,6 +455,11 @@ impl<'a> Simulation<'a> {
                 self.pump_dialogue(now, index);
             }
         }
+    }
+
+    /// Returns the number of datagrams of a flow that were neither received nor lost before the end of the run.
+    pub fn datagrams_in_flight(&self, flow: usize, lost: u64) -> u64 {
+        u64::from(self.datagrams_sent[flow]).saturating_sub(self.receivers[flow].received() + lost)
     }
 
     /// Returns the number of packets in flight: on lines, in links, waiting at PEs, or with an outcome after

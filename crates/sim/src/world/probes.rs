@@ -10,7 +10,9 @@ impl Simulation<'_> {
     pub(super) fn answer(&mut self, now: Instant, packet: &SimulatedPacket) -> SimulatedPacket {
         self.deliver(now);
         self.totals.sent += 1;
-        let PacketBody::Probe(sent) = packet.body else { unreachable!("only probes end at a target") };
+        let PacketBody::Probe { sent, number } = packet.body else {
+            unreachable!("only probes end at a target")
+        };
         if let Some(Some(session)) = self.sessions.get_mut(packet.flow as usize) {
             session.handle_reflected(sent);
         }
@@ -19,7 +21,7 @@ impl Simulation<'_> {
         SimulatedPacket {
             step: group.reverse,
             size,
-            body: PacketBody::Answer { sent, answered: now },
+            body: PacketBody::Answer { sent, answered: now, number },
             ..*packet
         }
     }
@@ -28,13 +30,14 @@ impl Simulation<'_> {
     pub(super) fn handle_answer(&mut self, now: Instant, packet: &SimulatedPacket) {
         self.deliver(now);
         self.totals.delivered_data += u64::from(now <= self.end);
-        let PacketBody::Answer { sent, answered } = packet.body else {
+        let PacketBody::Answer { sent, answered, number } = packet.body else {
             unreachable!("only answers end at a prober")
         };
         let flow = packet.flow as usize;
-        if let Some(Some(session)) = self.sessions.get_mut(flow)
-            && !session.handle_answer(now, sent, answered)
-        {
+        if let Some(Some(session)) = self.sessions.get_mut(flow) {
+            session.handle_answer(now, sent, answered);
+        }
+        if !self.receivers[flow].accept(now, number) {
             return;
         }
         let payload = self.probed(flow, packet.size);

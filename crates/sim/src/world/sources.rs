@@ -60,6 +60,7 @@ impl Simulation<'_> {
             }
             SourceTarget::Udp(flow) => {
                 let group = &self.hosts.groups[group];
+                let number = self.datagrams_sent[flow as usize];
                 self.udp_offered[flow as usize].add(at, bytes);
                 let packet = SimulatedPacket {
                     step: group.forward,
@@ -69,12 +70,13 @@ impl Simulation<'_> {
                     ecn: Ecn::NotCapable,
                     background: group.background,
                     body: if group.answer.is_some() {
-                        PacketBody::Probe(at)
+                        PacketBody::Probe { sent: at, number }
                     } else {
-                        PacketBody::Datagram { sent: at, wrong_bits: 0 }
+                        PacketBody::Datagram { sent: at, number, wrong_bits: 0 }
                     },
                 };
                 if at <= self.end {
+                    self.datagrams_sent[flow as usize] = number.wrapping_add(1);
                     self.totals.sent += 1;
                     if let Some(Some(session)) = self.sessions.get_mut(flow as usize) {
                         session.handle_sent();
@@ -88,12 +90,15 @@ impl Simulation<'_> {
     pub(super) fn handle_datagram(&mut self, now: Instant, packet: &SimulatedPacket) {
         self.deliver(now);
         self.totals.delivered_data += u64::from(now <= self.end);
+        let PacketBody::Datagram { sent, number, wrong_bits } = packet.body else {
+            unreachable!("only datagrams end here")
+        };
+        if !self.receivers[packet.flow as usize].accept(now, number) {
+            return;
+        }
         let group = self.hosts.udp[packet.flow as usize];
         let payload = packet.size - self.hosts.groups[group as usize].header;
         self.udp_bytes[packet.flow as usize].add(now, u64::from(payload));
-        let PacketBody::Datagram { sent, wrong_bits } = packet.body else {
-            unreachable!("only datagrams end here")
-        };
         if wrong_bits > 0 {
             self.damage.record(now, packet.flow, wrong_bits);
         }
