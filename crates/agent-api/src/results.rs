@@ -2,6 +2,7 @@
 //! form.
 
 use crate::service::ServiceResult;
+use netstage_core::measure::Arrivals;
 use netstage_core::tcp::history::Bin;
 use netstage_core::traffic::application::Quality;
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,12 @@ pub struct FlowResult {
     pub sends: bool,
     /// Counters of each bin.
     pub bins: Vec<BinCounts>,
+    /// Packets and bytes that arrived after the last bin (receiver).
+    #[serde(default)]
+    pub drained: Drained,
+    /// Arrivals of datagrams within a window as long as the time of sending (receiver).
+    #[serde(default)]
+    pub arrivals: Option<Arrivals>,
     /// Sender's TCP state at the end of each bin; empty without detail and for other transports.
     pub tcp: Vec<TcpSample>,
     /// Delays in each bin, where this side measures them; empty without detail.
@@ -114,6 +121,31 @@ pub struct FlowResult {
     pub last_bytes_ns: Option<u64>,
     /// Reason why the flow ended early, if it did.
     pub error: Option<String>,
+}
+
+impl FlowResult {
+    /// Returns the packets received in all bins and after the last one, without duplicates.
+    pub fn received(&self) -> u64 {
+        self.bins.iter().map(|bin| bin.received).fold(self.drained.packets, u64::saturating_add)
+    }
+}
+
+/// Packets and payload bytes that arrived after the end of the run, such as those that were waiting in a queue. They belong
+/// to no bin, but are not lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drained {
+    /// Packets, without duplicates.
+    pub packets: u64,
+    /// Payload bytes, without duplicates.
+    pub bytes: u64,
+}
+
+impl Drained {
+    /// Adds other counters.
+    pub fn add(&mut self, more: &Drained) {
+        self.packets = self.packets.saturating_add(more.packets);
+        self.bytes = self.bytes.saturating_add(more.bytes);
+    }
 }
 
 /// Counters of one bin.

@@ -335,18 +335,9 @@ fn merge(result: &mut FlowResult, other: FlowResult) {
     if result.bins.len() < other.bins.len() {
         result.bins.resize(other.bins.len(), BinCounts::default());
     }
-    for (counts, more) in result.bins.iter_mut().zip(&other.bins) {
-        counts.sent += more.sent;
-        counts.sent_bytes += more.sent_bytes;
-        counts.offered_bytes += more.offered_bytes;
-        counts.received += more.received;
-        counts.received_bytes += more.received_bytes;
-        counts.lost += more.lost;
-        counts.duplicated += more.duplicated;
-        counts.reordered += more.reordered;
-        counts.corrupted += more.corrupted;
-        counts.bit_errors += more.bit_errors;
-    }
+    result.bins.iter_mut().zip(&other.bins).for_each(|(counts, more)| counts.add(more));
+    result.drained.add(&other.drained);
+    result.arrivals = result.arrivals.or(other.arrivals);
     let fill = |target: &mut Buckets, buckets: Buckets| {
         if target.0.is_empty() {
             *target = buckets;

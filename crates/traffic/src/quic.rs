@@ -183,7 +183,7 @@ impl QuicFlow {
         while let Ok(Some(chunk)) = stream.read_chunk(usize::MAX, false).await {
             let mut records = self.records.borrow_mut();
             let now = epoch.now();
-            records.ledger.at(now).received_bytes += chunk.bytes.len() as u64;
+            records.ledger.receive(now, 0, chunk.bytes.len() as u64);
             records.last_bytes = Some(now);
         }
         connection.closed().await;
@@ -211,6 +211,7 @@ impl QuicFlow {
             sends,
             gaps: records.punctuality.gaps(),
             schedule: (sends && schedule.requested > 1).then_some(schedule),
+            drained: records.ledger.drained(),
             bins: records.ledger.into_bins(),
             tcp: records.samples,
             last_bytes_ns: records.last_bytes.map(|at| at.0),

@@ -3,7 +3,7 @@
 use super::order::MeasurementParameters;
 use super::timeline::{FlowInterval, MeasurementInterval, Timeline};
 use crate::controller::AgentDisconnect;
-use netstage_agent_api::results::{BinCounts, FlowResult};
+use netstage_agent_api::results::{BinCounts, Drained, FlowResult};
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::Duration;
 
@@ -59,6 +59,11 @@ impl FlowOutcome {
     /// Returns the packets dropped by the receiver's socket, which were not lost on the path.
     pub fn socket_drops(&self) -> u64 {
         self.received.as_ref().map_or(0, |result| result.socket_drops)
+    }
+
+    /// Returns what arrived after the end of the run, which no rate includes.
+    pub fn drained(&self) -> Drained {
+        self.received.as_ref().map_or(Drained::default(), |result| result.drained)
     }
 
     /// Returns the errors that ended its sides early.
@@ -147,13 +152,14 @@ fn flow(
         ..of_receiver
     };
     let drops = received.as_ref().map_or(0, |result| result.socket_drops);
+    let drained = received.as_ref().map_or(0, |result| result.drained.packets);
     let counts_packets = !matches!(parameters.method, super::Method::Tcp(_) | super::Method::Quic);
     // Losses after the last received packet are visible only in the comparison with the sender. Where the two
     // sides did not count the same packets, only the gaps seen by the receiver are known.
     let comparable = first_bin == 0 && !interrupted && sent.is_some() && received.is_some();
     let lost = counts_packets.then(|| {
         if comparable {
-            counts.sent.saturating_sub(counts.received).saturating_sub(drops)
+            counts.sent.saturating_sub(counts.received).saturating_sub(drained).saturating_sub(drops)
         } else {
             counts.lost.saturating_sub(drops)
         }

@@ -122,6 +122,8 @@ pub struct Plateau {
     config: PlateauConfig,
     stage: PlateauStage,
     curve: Vec<PlateauPoint>,
+    /// Share of packets lost at the first load.
+    idle_loss: Option<f64>,
     /// Received rates on the plateau.
     plateau: Vec<f64>,
     validator: Referee,
@@ -135,6 +137,7 @@ impl Plateau {
         Plateau {
             stage: PlateauStage::Climb { load: config.first.0 },
             curve: Vec::new(),
+            idle_loss: None,
             plateau: Vec::new(),
             validator: Referee::new(config.patience),
             config,
@@ -200,7 +203,7 @@ impl Plateau {
     fn lower_limit(&mut self, limit: OfferedLoad) {
         match self.stage {
             // The tester's limit may still be above the knee.
-            PlateauStage::Average { remaining, .. } => {
+            PlateauStage::Average { remaining, .. } if limit.0 >= self.knee().1 => {
                 self.stage = PlateauStage::Average { load: limit.0, remaining }
             }
             PlateauStage::Climb { load } if limit.0 > load / self.config.factor => {
@@ -233,6 +236,7 @@ impl TrialSearch for Plateau {
         let trial = self.next().expect("a result is recorded after a proposal");
         match self.validator.admit(&trial, result) {
             Admission::Counted => {
+                self.idle_loss.get_or_insert(result.loss_ratio());
                 self.count_trial(PlateauPoint { offered: result.offered(), received: result.delivered() });
             }
             Admission::Repeat => {}
@@ -257,7 +261,7 @@ impl TrialSearch for Plateau {
             frame: self.config.frame,
             capacity,
             knee: knee.map(|(carried, full)| (OfferedLoad(carried), OfferedLoad(full))),
-            loss_when_idle: self.curve.first().map(|_| 1.0 - self.idle_share()),
+            loss_when_idle: self.idle_loss,
             curve,
             faults: self.validator.faults().to_vec(),
         }

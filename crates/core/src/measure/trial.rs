@@ -5,7 +5,7 @@
 //! until `next` returns `None`. [`TrialSearch::result`] may be called at any time; the result is final once
 //! `next` has returned `None`.
 
-use super::Histogram;
+use super::{Arrivals, Histogram};
 use crate::quantity::BitRate;
 use crate::time::Duration;
 use alloc::vec::Vec;
@@ -231,6 +231,8 @@ pub struct TrialResult {
     /// Time from the first packet's departure to the last one's, plus one gap, so that `sent` divided by this
     /// is the offered load.
     pub sending: Duration,
+    /// Packets that arrived within a window as long as the time of sending, if the driver counts them.
+    pub arrivals: Option<Arrivals>,
     /// One-way delays, if the driver can measure them.
     pub delays: Option<DelayStatistics>,
     /// Delay of the tagged packet, if it was received.
@@ -253,9 +255,16 @@ impl TrialResult {
         OfferedLoad(self.sent as f64 / self.sending.as_secs_f64())
     }
 
-    /// Returns the received rate: offered load minus loss.
-    pub fn delivered(&self) -> OfferedLoad {
+    /// Returns the offered load minus loss. It exceeds the rate of the line if a queue of the path held a part of the
+    /// packets at the end.
+    pub fn kept(&self) -> OfferedLoad {
         OfferedLoad(self.offered().0 * self.received as f64 / self.sent as f64)
+    }
+
+    /// Returns the received rate: the offered load minus loss, but at most the rate at which the packets arrived.
+    pub fn delivered(&self) -> OfferedLoad {
+        let arrived = self.arrivals.and_then(|arrivals| arrivals.rate());
+        OfferedLoad(arrived.map_or(self.kept().0, |rate| rate.0.min(self.kept().0)))
     }
 
     /// Returns the fault of the tester, if any. `tolerance` is the share by which the generator may miss the

@@ -9,7 +9,9 @@ use netstage_agent_api::service::ServiceResult;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Application, Quality};
 use netstage_emulator as emulator;
-use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunOutcome, RunTotals, Series};
+use netstage_scenario::outcome::{
+    AchievedLoad, Distribution, FlowArrivals, Metric, RunOutcome, RunTotals, Series,
+};
 use netstage_scenario::plan::{FlowDirection, FlowGroup, FlowTransport, Hop, IpVersion, NodeKind, Plan};
 use netstage_scenario::{quality, window};
 use netstage_wire::{IPV4_HEADER, IPV6_HEADER, TCP_HEADER, TCP_TIMESTAMPS, UDP_HEADER};
@@ -237,6 +239,11 @@ impl OutcomeBuilder {
             }
             self.distribution(Metric::FlowDelay, name, &receiver.delay);
             self.distribution(Metric::FlowDelayVariation, name, &receiver.delay_variation);
+            self.outcome.arrivals.extend(receiver.arrivals.map(|window| FlowArrivals {
+                flow: name.to_owned(),
+                window,
+                after_end: receiver.drained.packets,
+            }));
         }
     }
 
@@ -248,11 +255,8 @@ impl OutcomeBuilder {
         self.push(Metric::FlowReordered, name, answered(|c| c.reordered, 1.0));
         self.add_sender(name, false, sender);
         // Losses per direction need the totals of both sides, which are known at the end.
-        let total = |side: Option<&&FlowResult>, value: fn(&BinCounts) -> u64| {
-            side.map(|side| side.bins.iter().map(value).sum::<u64>())
-        };
-        let [sent, answered] = [total(sender, |c| c.sent), total(sender, |c| c.received)];
-        let reflected = total(reflector, |c| c.received);
+        let sent = sender.map(|sender| sender.bins.iter().map(|bin| bin.sent).sum::<u64>());
+        let [answered, reflected] = [sender, reflector].map(|side| side.map(|side| side.received()));
         let missing = |from: Option<u64>, to: Option<u64>| Some(from?.saturating_sub(to?) as f64);
         let drops = [sender, reflector].map(|side| side.map(|side| side.socket_drops as f64));
         self.push_total(
@@ -558,6 +562,6 @@ fn totals(found: &Findings) -> RunTotals {
         }
     }
     let flows = found.reports.iter().flat_map(|report| &report.flows);
-    totals.delivered_data = flows.flat_map(|flow| &flow.bins).map(|counts| counts.received).sum();
+    totals.delivered_data = flows.map(FlowResult::received).sum();
     totals
 }

@@ -1,6 +1,8 @@
 //! Plausibility checks of reports. Agents run on hosts of other operators, so their reports are not trusted.
 
-use netstage_agent_api::results::{AgentReport, BinCounts, Buckets, FlowResult, Travel, Usage, VpnResult};
+use netstage_agent_api::results::{
+    AgentReport, BinCounts, Buckets, Drained, FlowResult, Travel, Usage, VpnResult,
+};
 use netstage_agent_api::service::{ServiceResult, ServiceRole, ServiceWorkload};
 use netstage_agent_api::task::{Assignment, FlowSide, ServiceTask};
 use netstage_core::time::Duration;
@@ -106,7 +108,9 @@ fn check_flow(flow: &FlowResult, bins: usize, seconds: u64) -> Result<(), String
     if let Some(length) = lengths.into_iter().find(|length| *length > bins) {
         return Err(format!("{length} bins reported, but the run has {bins}"));
     }
-    if flow.bins.iter().any(|counts| !is_possible(counts, seconds)) {
+    let Drained { packets, bytes } = flow.drained;
+    let drained = BinCounts { received: packets, received_bytes: bytes, ..BinCounts::default() };
+    if flow.bins.iter().chain([&drained]).any(|counts| !is_possible(counts, seconds)) {
         return Err("the counts exceed the rate of any line".into());
     }
     if !flow.travel.iter().all(is_consistent) {
@@ -210,7 +214,7 @@ pub fn contradictions(reports: &[AgentReport]) -> Vec<String> {
     let mut found = Vec::new();
     for (report, flow) in flows().filter(|(_, flow)| !flow.sends) {
         let Some(&(sent, sender)) = sent.get(flow.name.as_str()) else { continue };
-        let received = total(flow, |counts| counts.received);
+        let received = flow.received();
         if sent > 0 && received > sent {
             found.push(format!(
                 "flow.{}: node.{} reports {received} packets received, but node.{sender} {sent} sent; one of the reports is wrong",

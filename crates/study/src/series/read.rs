@@ -184,6 +184,7 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
         tests: note.tests,
         warnings: note.warnings,
         late_senders: Vec::new(),
+        arrivals: Vec::new(),
         void: note.void,
         failures: note.failures,
         differences: note.differences,

@@ -11,7 +11,7 @@ mod transfer;
 mod tune;
 
 use super::session::{TestAbort, TestSession, describe};
-use netstage_core::measure::clopper_pearson;
+use netstage_core::measure::rfc2544::LossAtLoad;
 use netstage_core::measure::trial::{
     CountedLayer, DelayStatistics, FaultTolerance, FrameSize, Length, OfferedLoad, Pauses, TesterFault, Trial,
 };
@@ -126,15 +126,18 @@ fn bits(load: OfferedLoad, frame: FrameSize) -> f64 {
 }
 
 /// Adds the findings of the loss ratio, with its 95 % interval, and of the delivered rate.
-fn add_loss(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, sent: u64, lost: u64) {
-    let ratio = lost as f64 / sent as f64;
-    let exact = clopper_pearson(lost, sent, 0.95);
-    session.add_value_within(Metric::TestLossRatio, &probe.subject, ratio, (exact.lower, exact.upper));
-    session.add_value(
-        Metric::TestDelivered,
-        &probe.subject,
-        bits(OfferedLoad(load.0 * (1.0 - ratio)), probe.frame),
-    );
+fn add_loss(session: &mut TestSession, probe: &FrameProbe, loss: &LossAtLoad) {
+    let exact = loss.interval();
+    session.add_value_within(Metric::TestLossRatio, &probe.subject, loss.ratio(), (exact.lower, exact.upper));
+    session.add_value(Metric::TestDelivered, &probe.subject, bits(loss.delivered, probe.frame));
+}
+
+/// Returns the verdict about a search whose trials are too short.
+fn short_trials(subject: &str, trial: Duration) -> String {
+    format!(
+        "{subject}: trials of {} s are too short: a queue of the path absorbed the excess load; use longer trials",
+        crate::format::number(trial.as_secs_f64())
+    )
 }
 
 fn loss(
@@ -145,32 +148,27 @@ fn loss(
     repeats: u32,
 ) -> Result<(), TestAbort> {
     let load = OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame);
-    let (sent, missing) = count(session, probe, load, trial, repeats)?;
-    add_loss(session, probe, load, sent, missing);
+    let loss = count(session, probe, load, trial, repeats)?;
+    add_loss(session, probe, &loss);
     Ok(())
 }
 
-/// Performs several trials and returns the sum of packets sent and lost in the valid ones.
+/// Performs several trials and returns the loss of the valid ones.
 fn count(
     session: &mut TestSession,
     probe: &FrameProbe,
     load: OfferedLoad,
     trial: Duration,
     repeats: u32,
-) -> Result<(u64, u64), TestAbort> {
+) -> Result<LossAtLoad, TestAbort> {
     let (frame, length, pauses) = (probe.frame, Length::Time(trial), pauses(session));
     let trial = Trial { load, frame, length, pauses, tag_after: None };
     let patience = FaultTolerance::default();
-    let (mut sent, mut missing, mut counted) = (0, 0, 0);
-    let mut faults = Vec::new();
-    while counted < repeats {
+    let (mut valid, mut faults) = (Vec::new(), Vec::new());
+    while (valid.len() as u32) < repeats {
         let result = session.perform(&probe.subject, &trial)?;
         match result.fault(&trial, patience.tolerance) {
-            None => {
-                counted += 1;
-                sent += result.sent;
-                missing += result.lost();
-            }
+            None => valid.push(LossAtLoad::of(load, &result)),
             Some(fault) => {
                 faults.push(fault);
                 if faults.len() as u32 > patience.repeats {
@@ -179,7 +177,7 @@ fn count(
             }
         }
     }
-    Ok((sent, missing))
+    valid.into_iter().reduce(LossAtLoad::and).ok_or_else(|| void(&probe.subject, &faults))
 }
 
 /// Returns the error of a test whose trials the tester could not perform.

@@ -22,10 +22,13 @@ pub fn packets(outcome: &RunOutcome, probe: &str, trial: &Trial) -> TrialResult 
         None => of_payload(Metric::FlowOffered),
     };
     let delays = delays(outcome, probe);
+    let arrivals = outcome.arrivals.iter().find(|arrivals| arrivals.flow == probe);
+    let after_end = arrivals.map_or(0, |arrivals| arrivals.after_end);
     TrialResult {
         sent,
+        arrivals: arrivals.map(|arrivals| arrivals.window),
         late: late(outcome, probe),
-        received: of_payload(Metric::FlowThroughput).min(sent),
+        received: (of_payload(Metric::FlowThroughput) + after_end).min(sent),
         receiver_dropped: count(Metric::FlowReceiverDrops),
         duplicated: count(Metric::FlowDuplicated),
         reordered: count(Metric::FlowReordered),

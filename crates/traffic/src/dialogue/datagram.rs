@@ -103,9 +103,7 @@ impl DatagramDialogue {
                 if self.dialogue.phase == DialogueEndPhase::Stopped {
                     continue;
                 }
-                let counts = self.dialogue.ledger.at(at);
-                counts.received += 1;
-                counts.received_bytes += u64::from(message.bytes);
+                self.dialogue.ledger.receive(at, 1, message.bytes.into());
                 self.dialogue.delay.record(at.since(message.sent).0);
                 self.dialogue.endpoint.handle_message(at, 0, &message);
             }

@@ -112,6 +112,7 @@ impl DialogueEnd {
         FlowResult {
             name: self.name,
             sends: self.role == EndpointRole::Client,
+            drained: self.ledger.drained(),
             bins: self.ledger.into_bins(),
             delay: self.delay.buckets(),
             quality: self.quality.bins().to_vec(),

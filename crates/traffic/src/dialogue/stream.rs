@@ -285,14 +285,14 @@ impl DialogueStream {
                 Ok(0) => return IoOutcome::Closed(None),
                 Ok(count) => {
                     let at = epoch.now();
-                    dialogue.ledger.at(at).received_bytes += count as u64;
+                    dialogue.ledger.receive(at, 0, count as u64);
                     let endpoint = &mut dialogue.endpoint;
                     let mut messages = 0;
                     let decoded = self.inbox.handle_bytes(&buffer[..count], |message| {
                         messages += 1;
                         endpoint.handle_message(at, number, &message);
                     });
-                    dialogue.ledger.at(at).received += messages;
+                    dialogue.ledger.receive(at, messages, 0);
                     if let Err(error) = decoded {
                         return IoOutcome::Closed(Some(io::Error::other(error)));
                     }

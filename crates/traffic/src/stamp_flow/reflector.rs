@@ -71,7 +71,8 @@ impl StampReflector {
                 *foreign += 1;
                 return;
             };
-            let counts = ledger.at(epoch.instant(received.monotonic_ns));
+            let at = epoch.instant(received.monotonic_ns);
+            let counts = ledger.at(at);
             match sequence.handle_packet(packet.sequence.into()) {
                 SequenceArrival::Newest { .. } => {}
                 SequenceArrival::Late => counts.reordered += 1,
@@ -80,8 +81,7 @@ impl StampReflector {
                     return;
                 }
             }
-            counts.received += 1;
-            counts.received_bytes += received.length as u64;
+            ledger.receive(at, 1, received.length as u64);
         });
     }
 
@@ -104,6 +104,7 @@ impl StampReflector {
         let is_silent = self.sequence.received() == 0 && now > self.start + QUIET_TIME;
         FlowResult {
             name: self.name,
+            drained: self.ledger.drained(),
             bins: self.ledger.into_bins(),
             socket_drops: self.drops.finish(),
             error: is_silent.then(|| "nothing arrived".to_string()),

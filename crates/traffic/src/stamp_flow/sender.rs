@@ -118,14 +118,11 @@ impl StampSender {
         let (ledger, drops) = (&mut self.ledger, &mut self.drops);
         self.session.handle_ready(epoch, |received, sample| {
             drops.update(received.drops);
-            let counts = ledger.at(epoch.instant(received.monotonic_ns));
+            let at = epoch.instant(received.monotonic_ns);
             match sample {
                 // The packet arrived, but its delay is unknown.
-                Ok(_) | Err(RejectReason::ReflectorClock) => {
-                    counts.received += 1;
-                    counts.received_bytes += received.length as u64;
-                }
-                Err(RejectReason::NotOutstanding) => counts.duplicated += 1,
+                Ok(_) | Err(RejectReason::ReflectorClock) => ledger.receive(at, 1, received.length as u64),
+                Err(RejectReason::NotOutstanding) => ledger.at(at).duplicated += 1,
                 Err(_) => {}
             }
         });
@@ -170,6 +167,7 @@ impl StampSender {
             answer_delay: buckets(&session.backward),
             gaps: self.punctuality.gaps(),
             schedule: Some(self.punctuality.schedule()),
+            drained: self.ledger.drained(),
             bins: self.ledger.into_bins(),
             socket_drops: self.drops.finish(),
             error: session

@@ -94,7 +94,7 @@ impl TcpReceiver {
                     let at = epoch.now();
                     // Bytes received after the end of the run do not count.
                     if at < self.end {
-                        self.ledger.at(at).received_bytes += count as u64;
+                        self.ledger.receive(at, 0, count as u64);
                         self.last_bytes = Some(at);
                     }
                 }
@@ -134,6 +134,7 @@ impl TcpReceiver {
         }
         FlowResult {
             name: self.name,
+            drained: self.ledger.drained(),
             bins: self.ledger.into_bins(),
             last_bytes_ns: self.last_bytes.map(|at| at.0),
             error: self.error,

@@ -9,6 +9,7 @@ use super::overflow::Drops;
 use super::{MAX_UDP_PAYLOAD, bound, enable_arrival_timestamps};
 use netstage_agent_api::results::{BinCounts, FlowResult, Travel};
 use netstage_agent_api::task::{FlowTask, TaskTransport, UdpOptions};
+use netstage_core::measure::ArrivalWindow;
 use netstage_core::measure::sequence::{Sequence, SequenceArrival};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{ArrivalClock, Epoch};
@@ -178,6 +179,8 @@ pub struct PacketTracker {
     pub(in super::super) times: TravelTimes,
     /// Sequence number expected at the beginning of each bin, by which a late packet's loss is found and removed.
     expected: Vec<(usize, u64)>,
+    /// Arrivals within the time of sending.
+    window: ArrivalWindow,
     /// Packets that arrived before their transmission time.
     negative_delays: u64,
     ancient: u64,
@@ -192,6 +195,7 @@ impl PacketTracker {
             last_arrival: Instant::ZERO,
             times: TravelTimes::new(Instant(task.settled.0), task.detail),
             expected: Vec::new(),
+            window: ArrivalWindow::new(Duration(task.stop.0.saturating_sub(task.start.0))),
             negative_delays: 0,
             ancient: 0,
         }
@@ -225,10 +229,10 @@ impl PacketTracker {
             }
         }
         let counts = self.ledger.counts(bin);
-        counts.received += 1;
-        counts.received_bytes += packet.bytes;
         counts.corrupted += u64::from(packet.bit_errors > 0);
         counts.bit_errors += packet.bit_errors;
+        self.ledger.receive_in(bin, at, 1, packet.bytes);
+        self.window.record(at);
         if let Some(sent_ns) = packet.sent_ns {
             self.negative_delays += u64::from(packet.at_ns < sent_ns);
             self.times.record(at, packet.number, packet.at_ns.saturating_sub(sent_ns));
@@ -248,6 +252,8 @@ impl PacketTracker {
         }
         let (travel, variation, bins) = self.times.finish();
         FlowResult {
+            drained: self.ledger.drained(),
+            arrivals: Some(self.window.arrivals()),
             bins: self.ledger.into_bins(),
             travel: bins,
             delay: travel.buckets(),

@@ -114,6 +114,9 @@ pub enum IrregularReason {
     AtMinimum,
     /// The tester cannot offer, or cannot receive, the load needed.
     TesterLimit,
+    /// The trials are so short that a queue of the path absorbed the excess load: packets arrived more slowly than they
+    /// were sent, and `lower` is the rate at which they arrived.
+    ShortTrials,
     /// The search has not ended.
     Unfinished,
 }
@@ -167,6 +170,9 @@ pub struct MlrSearch {
 struct LoadStat {
     load: f64,
     trials: Vec<TrialMeasurement>,
+    /// Minimum ratio of the rate of arrival to that of the packets sent and not lost, over the longest trials, and their
+    /// duration.
+    arrival: (Duration, f64),
 }
 
 /// Progress toward one goal.
@@ -233,13 +239,21 @@ impl MlrSearch {
         }
     }
 
-    fn add(&mut self, load: f64, measured: TrialMeasurement) {
-        match self.loads.binary_search_by(|stat| stat.load.total_cmp(&load)) {
-            Ok(place) => self.loads[place].trials.push(measured),
+    fn add(&mut self, load: f64, measured: TrialMeasurement, arrival: f64) {
+        let place = match self.loads.binary_search_by(|stat| stat.load.total_cmp(&load)) {
+            Ok(place) => place,
             Err(place) => {
-                let trials = alloc::vec![measured];
-                self.loads.insert(place, LoadStat { load, trials });
+                let arrival = (Duration::ZERO, f64::INFINITY);
+                self.loads.insert(place, LoadStat { load, trials: Vec::new(), arrival });
+                place
             }
+        };
+        let stat = &mut self.loads[place];
+        stat.trials.push(measured);
+        if measured.duration > stat.arrival.0 {
+            stat.arrival = (measured.duration, arrival);
+        } else if measured.duration == stat.arrival.0 {
+            stat.arrival.1 = stat.arrival.1.min(arrival);
         }
     }
 
@@ -388,15 +402,21 @@ impl MlrSearch {
     fn goal_result(&self, index: usize) -> GoalResult {
         let goal = self.config.goals[index];
         let Bounds { lower, upper } = self.bounds(&goal);
-        let regular = Bounds { lower, upper }.within(goal.width);
-        let reason = self.progress[index].ended.unwrap_or(IrregularReason::Unfinished);
+        let stat = self.loads.iter().find(|stat| Some(stat.load) == lower);
+        // Within the precision of the goal, a difference may be the variation of the delay.
+        let arrival = stat.map_or(1.0, |stat| stat.arrival.1);
+        let arrival = if arrival < 1.0 - goal.width { arrival } else { 1.0 };
+        let irregular = match (Bounds { lower, upper }).within(goal.width) {
+            true => (arrival < 1.0).then_some(IrregularReason::ShortTrials),
+            false => Some(self.progress[index].ended.unwrap_or(IrregularReason::Unfinished)),
+        };
         GoalResult {
             goal,
-            lower: lower.map(OfferedLoad),
+            lower: lower.map(|load| OfferedLoad(load * arrival)),
             upper: upper.map(OfferedLoad),
             conditional_throughput: lower
-                .map(|load| OfferedLoad(load * forwarding_ratio(&goal, self.trials_at(load)))),
-            irregular: (!regular).then_some(reason),
+                .map(|load| OfferedLoad(load * arrival * forwarding_ratio(&goal, self.trials_at(load)))),
+            irregular,
         }
     }
 }
@@ -414,7 +434,8 @@ impl TrialSearch for MlrSearch {
             Admission::Counted => {
                 self.trials += 1;
                 let (duration, loss_ratio) = (trial.duration(), result.loss_ratio());
-                self.add(trial.load.0, TrialMeasurement { duration, loss_ratio });
+                let arrival = result.delivered().0 / result.kept().0;
+                self.add(trial.load.0, TrialMeasurement { duration, loss_ratio }, arrival);
             }
             Admission::Repeat => return,
             Admission::Lowered(load) if load >= self.config.minimum => self.maximum = load.0,

@@ -6,6 +6,7 @@ use crate::measure::trial::{
     Admission, FaultTolerance, FrameSize, OfferedLoad, Pauses, Referee, TesterFault, Trial, TrialResult,
     TrialSearch,
 };
+use crate::measure::{Interval, clopper_pearson};
 use crate::time::Duration;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -54,9 +55,39 @@ pub struct LossAtLoad {
     pub sent: u64,
     /// Frames lost.
     pub lost: u64,
+    /// Frames sent late, which may have caused as many losses.
+    pub late: u64,
+    /// Received rate.
+    pub delivered: OfferedLoad,
 }
 
 impl LossAtLoad {
+    /// Returns the loss of a trial at this load.
+    pub fn of(load: OfferedLoad, result: &TrialResult) -> LossAtLoad {
+        let (sent, lost, late) = (result.sent, result.lost(), result.late);
+        LossAtLoad { load, sent, lost, late, delivered: result.delivered() }
+    }
+
+    /// Returns the loss of two trials at the same load. The received rate is the mean, weighted by the frames sent.
+    pub fn and(self, other: LossAtLoad) -> LossAtLoad {
+        let sent = self.sent + other.sent;
+        let share = other.sent as f64 / sent as f64;
+        LossAtLoad {
+            sent,
+            lost: self.lost + other.lost,
+            late: self.late + other.late,
+            delivered: OfferedLoad((1.0 - share) * self.delivered.0 + share * other.delivered.0),
+            ..self
+        }
+    }
+
+    /// Returns the 95 % interval of the ratio of frames that the path loses. The losses that late frames may have caused
+    /// extend it downward.
+    pub fn interval(&self) -> Interval {
+        let lower = clopper_pearson(self.lost.saturating_sub(self.late), self.sent, 0.95).lower;
+        Interval { lower, ..clopper_pearson(self.lost, self.sent, 0.95) }
+    }
+
     /// Returns the share of frames lost, 0 to 1: the RFC's ((input − output) · 100) / input without the
     /// factor 100.
     pub fn ratio(&self) -> f64 {
@@ -122,7 +153,7 @@ impl TrialSearch for FrameLoss {
         let trial = self.next().expect("a result is recorded after a proposal");
         match self.validator.admit(&trial, result) {
             Admission::Counted => {
-                let point = LossAtLoad { load: trial.load, sent: result.sent, lost: result.lost() };
+                let point = LossAtLoad::of(trial.load, result);
                 self.lossless_in_a_row = if point.lost == 0 { self.lossless_in_a_row + 1 } else { 0 };
                 self.points.push(point);
                 self.step += 1;

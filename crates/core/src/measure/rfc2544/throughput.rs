@@ -57,6 +57,9 @@ pub struct ThroughputResult {
     pub lossy: Option<OfferedLoad>,
     /// Load above which the tester failed, if that ended the search; the device may carry more.
     pub tester_limit: Option<OfferedLoad>,
+    /// Set if the throughput is the rate at which packets arrived, because a queue of the path absorbed the excess load of
+    /// short trials.
+    pub is_absorbed: bool,
     /// Number of valid trials.
     pub trials: u32,
     /// Tester faults; trials with faults are not counted.
@@ -69,8 +72,10 @@ pub struct ThroughputResult {
 #[derive(Clone, Debug)]
 pub struct Throughput {
     config: ThroughputConfig,
-    /// Highest load sent without loss; zero before the first lossless trial.
+    /// Highest load sent without loss, or the rate at which its packets arrived; zero before the first lossless trial.
     low: f64,
+    /// Set if `low` is the rate at which the packets arrived.
+    is_absorbed: bool,
     /// Highest load at which the device is not known to lose packets: above `low` if the tester sent less than requested.
     floor: f64,
     /// Upper limit of the loads to propose.
@@ -95,6 +100,7 @@ impl Throughput {
         assert!(config.maximum.0 > 0.0 && config.resolution > 0.0, "{config:?}");
         Throughput {
             low: 0.0,
+            is_absorbed: false,
             floor: 0.0,
             high: config.maximum.0,
             high_is: UpperEnd::Untried,
@@ -120,10 +126,21 @@ impl Throughput {
         self.high - self.floor <= self.config.resolution * self.config.maximum.0
     }
 
+    /// Raises the lower bound to the load of a trial without losses. The bound is the rate at which the packets arrived if
+    /// a queue of the path absorbed a part of the load; within the resolution, that may be the variation of the delay.
+    fn raise_low(&mut self, load: f64, result: &TrialResult) {
+        let arrived = load.min(result.delivered().0);
+        let is_absorbed = load - arrived > self.config.resolution * self.config.maximum.0;
+        let sustained = if is_absorbed { arrived } else { load };
+        if sustained > self.low {
+            (self.low, self.is_absorbed) = (sustained, is_absorbed);
+        }
+    }
+
     fn count_trial(&mut self, load: f64, lossless: bool) {
         self.trials += 1;
         if lossless {
-            (self.low, self.floor) = (load, load);
+            self.floor = load;
             self.done = self.high_is != UpperEnd::Lossy;
         } else {
             self.high = load;
@@ -151,11 +168,15 @@ impl TrialSearch for Throughput {
                 return;
             }
             if result.lost() == 0 {
-                self.low = self.low.max(result.sent as f64 / trial.duration().as_secs_f64());
+                self.raise_low(result.sent as f64 / trial.duration().as_secs_f64(), result);
             }
         }
         match self.validator.admit(&trial, result) {
-            Admission::Counted => self.count_trial(trial.load.0, result.lost() == 0),
+            Admission::Counted if result.lost() == 0 => {
+                self.raise_low(trial.load.0, result);
+                self.count_trial(trial.load.0, true);
+            }
+            Admission::Counted => self.count_trial(trial.load.0, false),
             Admission::Repeat => {}
             Admission::Lowered(_) if self.high_is == UpperEnd::Lossy => {
                 self.floor = trial.load.0;
@@ -177,6 +198,7 @@ impl TrialSearch for Throughput {
             throughput: (self.low > 0.0).then_some(OfferedLoad(self.low)),
             lossy: (self.high_is == UpperEnd::Lossy).then_some(OfferedLoad(self.high)),
             tester_limit: (self.high_is == UpperEnd::UntriedTesterLimit).then_some(OfferedLoad(self.high)),
+            is_absorbed: self.is_absorbed,
             trials: self.trials,
             faults: self.validator.faults().to_vec(),
             deviations: self.config.deviations(),

@@ -120,6 +120,7 @@ fn flow(flow: &FlowOutcome, measured: Duration) -> Value {
         "direction": direction(flow.reverse),
         "sent": flow.sent.as_ref().map(|_| sent(&flow.counts, measured)),
         "received": received_side.map(|_| received(&flow.counts, measured)),
+        "received_after_end": flow.drained(),
         "lost_packets": flow.lost,
         "loss_ratio": flow.lost.map(|lost| lost as f64 / flow.counts.sent.max(1) as f64),
         "socket_drops": flow.socket_drops(),

@@ -263,6 +263,7 @@ fn totals(order: &MeasurementParameters, flow: &FlowOutcome, measured: Duration)
         let _ = write!(text, "; {lost} of {} packets {fate} ({share:.3} %)", counts.sent);
         for (count, event) in [
             (flow.socket_drops(), "dropped by the receiver's socket (not the path)"),
+            (flow.drained().packets, "received after the end"),
             (counts.duplicated, "duplicated"),
             (counts.reordered, "reordered"),
             (counts.corrupted, "corrupted"),

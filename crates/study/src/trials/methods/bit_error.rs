@@ -21,9 +21,9 @@ pub fn by_loss(
     let mut points = Vec::new();
     for probe in probes {
         let load = OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame);
-        let (sent, missing) = count(session, probe, load, trial, 1)?;
-        add_loss(session, probe, load, sent, missing);
-        points.push(LossAtSize { bits: u64::from(probe.frame.ip) * 8, sent, lost: missing });
+        let loss = count(session, probe, load, trial, 1)?;
+        add_loss(session, probe, &loss);
+        points.push(LossAtSize { bits: u64::from(probe.frame.ip) * 8, sent: loss.sent, lost: loss.lost });
     }
     let name = session.test.name.clone();
     let fit = match fit_loss(&points) {
@@ -62,9 +62,9 @@ pub fn by_payload(
     for probe in probes {
         let load = OfferedLoad::from_bit_rate(rate, CountedLayer::Ip, probe.frame);
         session.take_bit_errors();
-        let (sent, missing) = count(session, probe, load, trial, 1)?;
-        add_loss(session, probe, load, sent, missing);
-        bits += (sent - missing) * 8 * u64::from(probe.frame.payload.saturating_sub(TIMESTAMP));
+        let loss = count(session, probe, load, trial, 1)?;
+        add_loss(session, probe, &loss);
+        bits += (loss.sent - loss.lost) * 8 * u64::from(probe.frame.payload.saturating_sub(TIMESTAMP));
         wrong += session.take_bit_errors();
     }
     let name = session.test.name.clone();

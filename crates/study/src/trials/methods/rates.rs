@@ -1,6 +1,6 @@
 //! Rate searches that tolerate loss: MLRsearch (RFC 9971), and the plateau of the received rate.
 
-use super::{FrameProbe, add_rate, bits, maximum, megabits, pauses, void};
+use super::{FrameProbe, add_rate, bits, maximum, megabits, pauses, short_trials, void};
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::mlrsearch::{Goal, IrregularReason, MlrConfig, MlrSearch};
 use netstage_core::measure::plateau::{Plateau, PlateauConfig, PlateauError};
@@ -41,6 +41,9 @@ pub fn mlrsearch(
         }
         Some(IrregularReason::AtMinimum) => {
             session.add_verdict(format!("{subject}: the goal is met at no rate"))
+        }
+        Some(IrregularReason::ShortTrials) => {
+            session.add_verdict(short_trials(subject, goal.goal.final_trial_duration));
         }
         Some(IrregularReason::TesterLimit | IrregularReason::Unfinished) => {
             let limit = found.tester_limit.map_or(f64::NAN, |load| bits(load, probe.frame));

@@ -1,6 +1,6 @@
 //! RFC 2544 and RFC 9004: throughput, latency, frame loss and back-to-back bursts.
 
-use super::{FrameProbe, add_loss, add_rate, bits, delays, maximum, megabits, pauses, void};
+use super::{FrameProbe, add_loss, add_rate, bits, delays, maximum, megabits, pauses, short_trials, void};
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::rfc2544::{
     BackToBack, BackToBackConfig, Deviation, FrameLoss, FrameLossConfig, Latency, LatencyConfig, Throughput,
@@ -31,7 +31,9 @@ pub fn throughput(
     if found.trials == 0 && found.throughput.is_none() {
         return Err(void(subject, &found.faults));
     }
-    if let (Some(low), Some(high)) = (found.throughput, found.lossy)
+    if found.is_absorbed {
+        session.add_verdict(short_trials(subject, search.trial));
+    } else if let (Some(low), Some(high)) = (found.throughput, found.lossy)
         && high.0 - low.0 > 2.0 * search.resolution * maximum(session, probe, search.max_rate).0
     {
         let [low, high] = [low, high].map(|load| megabits(bits(load, probe.frame)));
@@ -114,7 +116,7 @@ pub fn frame_loss(
     let found = session.search(&probe.subject, &mut machine)?;
     add_deviations(session, &found.deviations);
     let Some(first) = found.points.first() else { return Err(void(&probe.subject, &found.faults)) };
-    add_loss(session, probe, first.load, first.sent, first.lost);
+    add_loss(session, probe, first);
     let lossless = found.points.iter().find(|point| point.lost == 0);
     session.add_verdict(match lossless {
         Some(point) => {

@@ -16,7 +16,7 @@ pub fn run(
 ) -> Result<(), TestAbort> {
     let name = session.test.name.clone();
     let load = OfferedLoad(1.0 / interval.as_secs_f64());
-    let (sent, _) = count(session, probe, load, trial, 1)?;
+    let sent = count(session, probe, load, trial, 1)?.sent;
     let (round_trips, directions) = (session.take_travel_times(), session.take_direction_results());
     let Some([lost_forward, lost_backward]) = directions.lost else {
         return Err(TestAbort::Void(format!(
