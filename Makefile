@@ -6,7 +6,7 @@ CARGO ?= cargo
 CLIPPY := PYO3_NO_PYTHON=1 PYO3_BUILD_EXTENSION_MODULE=1 $(CARGO) clippy --locked --workspace --all-targets
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build build-sim figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web protobuf python deb image release test-release fuzz vm uml need-build need-test need-vm lint
+.PHONY: help demo test check test-full build build-sim figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype differ bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web protobuf python deb image release test-release fuzz vm uml need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -58,6 +58,9 @@ figures-prototype: build ## Run the I2VFC prototype's scenarios on both stages (
 	$(CARGO) build --release --locked -p netstage-bench --bin pe_rates
 	python3 bench/pe/run.py
 	scripts/results.py $(PROGRAM) scenarios/papers/i2vfc/prototype.md
+
+differ: need-build ## Check 5,000 random scenarios for what must hold in any simulation (COUNT, SEED)
+	@$(CARGO) run --release --locked -p netstage-differ -- $(or $(COUNT),5000) $(SEED)
 
 bench-sim: build ## Compare the simulator with ns-3 and ns-2
 	scripts/packages.sh bench/packages.txt

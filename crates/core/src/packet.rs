@@ -26,4 +26,8 @@ pub trait QueuePacket {
     fn mark_congestion(&mut self);
     /// Returns a key that is equal for all packets of a flow, such as a hash of the 5-tuple.
     fn flow_key(&self) -> u64;
+    /// Returns whether the packet is background load.
+    fn is_background(&self) -> bool {
+        false
+    }
 }

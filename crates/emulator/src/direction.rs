@@ -39,9 +39,6 @@ pub struct EmulatedDirection {
     /// Earliest time at which a packet that was read late may enter: the last event of the line or the entry of the
     /// previous packet.
     floor: Instant,
-    /// Time between counting a packet as carried and its arrival. The simulator counts the traffic of a plain line
-    /// when it leaves the line, and all other traffic when it arrives.
-    counted_ahead: Duration,
     edges: Edges,
     waiting_since: Instant,
     pub(super) counts: DirectionCounts,
@@ -51,12 +48,12 @@ pub struct EmulatedDirection {
 /// Counts of one direction per bin.
 #[derive(Debug)]
 pub struct DirectionCounts {
-    /// Packets carried.
+    /// Packets that reached the far end undamaged.
     pub packets: BinSums,
-    /// Bytes carried.
-    pub bytes: BinSums,
-    /// Bytes carried of background flows.
-    pub background: BinSums,
+    /// Bytes transmitted.
+    pub bytes: CounterBins,
+    /// Bytes transmitted of background flows.
+    pub background: CounterBins,
     /// Bytes of the VPNs whose path ends here, by class.
     pub delivered: BTreeMap<u16, BinSums>,
     /// Queue length in packets, integrated over nanoseconds.
@@ -99,13 +96,12 @@ impl EmulatedDirection {
             bit_errors: BitErrors::new(rng.fork("bits")),
             link: LinkDirection::new(config, rng),
             floor: Instant::ZERO,
-            counted_ahead: if is_plain(config) { config.delay } else { Duration::ZERO },
             edges: Edges::new(grid),
             waiting_since: Instant::ZERO,
             counts: DirectionCounts {
                 packets: bins(),
-                bytes: bins(),
-                background: bins(),
+                bytes: CounterBins::new(grid),
+                background: CounterBins::new(grid),
                 delivered: delivers.iter().map(|class| (*class, bins())).collect(),
                 waiting: bins(),
                 broadcast: bins(),
@@ -200,20 +196,15 @@ impl EmulatedDirection {
             shared.lose(due, label);
         } else {
             self.totals.delivered += u64::from(counted);
-            self.carry(Instant(due.0 - self.counted_ahead.0), due, &frame);
+            self.deliver(due, &frame);
         }
         let transmission = self.link.rate().transmission_time(frame.size() + self.overhead);
         Some(FrameDeparture { frame, due, transmission })
     }
 
-    fn carry(&mut self, at: Instant, due: Instant, frame: &EmulatedFrame) {
-        let (bytes, label) = (u64::from(frame.size()), frame.label());
-        self.counts.packets.add(at, 1);
-        self.counts.bytes.add(at, bytes);
-        if label.background {
-            self.counts.background.add(at, bytes);
-        }
-        if let Some(delivered) = self.counts.delivered.get_mut(&label.class) {
+    fn deliver(&mut self, due: Instant, frame: &EmulatedFrame) {
+        self.counts.packets.add(due, 1);
+        if let Some(delivered) = self.counts.delivered.get_mut(&frame.label().class) {
             delivered.add(due, u64::from(frame.customer()));
         }
     }
@@ -228,6 +219,9 @@ impl EmulatedDirection {
     }
 
     fn close_bin(&mut self, edge: Instant) {
+        let carried = self.link.carried();
+        self.counts.bytes.close(carried.total);
+        self.counts.background.close(carried.background);
         self.counts.busy.close(self.link.busy(edge).0);
         self.counts.marks.close(self.link.marks());
         self.edges.advance();
@@ -270,14 +264,4 @@ impl SharedLinkState {
             self.flow_lost.entry(flow).or_insert_with(|| BinSums::new(self.grid)).add(now, 1);
         }
     }
-}
-
-/// Returns whether the simulator computes the link on entry: a drop-tail queue without randomness or schedule.
-fn is_plain(config: &LinkDirectionConfig) -> bool {
-    config.queue == queue::QueueConfig::DropTail
-        && config.loss == 0.0
-        && config.bit_error_rate == 0.0
-        && config.duplicate == 0.0
-        && config.jitter.amount == Duration::ZERO
-        && config.schedule.is_empty()
 }

@@ -91,6 +91,11 @@ impl Clone for EmulatedFrame {
 
 impl QueuePacket for EmulatedFrame {
     #[inline]
+    fn is_background(&self) -> bool {
+        self.label.background
+    }
+
+    #[inline]
     fn size(&self) -> u32 {
         self.size
     }

@@ -45,11 +45,11 @@ pub struct LinkReport {
 pub struct DirectionReport {
     /// Name, such as `core.forward`.
     pub name: String,
-    /// Packets carried.
+    /// Packets that reached the far end undamaged.
     pub packets: Vec<u64>,
-    /// Bytes carried, at the IP layer.
+    /// Bytes transmitted, at the IP layer.
     pub bytes: Vec<u64>,
-    /// Bytes carried of background flows, at the IP layer.
+    /// Bytes transmitted of background flows, at the IP layer.
     pub background: Vec<u64>,
     /// Bytes of each VPN whose path ends here, counted on arrival at the IP layer.
     pub delivered: BTreeMap<u16, Vec<u64>>,
@@ -86,9 +86,9 @@ pub struct BinReport {
 /// Counts of one direction in one bin, with the fields of [`DirectionReport`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionBin {
-    /// Bytes carried, at the IP layer.
+    /// Bytes transmitted, at the IP layer.
     pub bytes: u64,
-    /// Bytes carried of background flows, at the IP layer.
+    /// Bytes transmitted of background flows, at the IP layer.
     pub background: u64,
     /// Bytes of each VPN whose path ends here.
     pub delivered: BTreeMap<u16, u64>,

@@ -75,8 +75,8 @@ fn direction_report(
     DirectionReport {
         name,
         packets: counts.packets.into_values(),
-        bytes: counts.bytes.into_values(),
-        background: counts.background.into_values(),
+        bytes: padded(counts.bytes.into_values()),
+        background: padded(counts.background.into_values()),
         delivered: counts.delivered.into_iter().map(|(class, bytes)| (class, bytes.into_values())).collect(),
         waiting_ns: counts.waiting.into_values(),
         busy_ns: padded(counts.busy.into_values()),

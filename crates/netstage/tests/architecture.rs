@@ -11,6 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("core", &["wire"]),
     ("scenario", &["wire", "core"]),
     ("sim", &["wire", "core", "scenario"]),
+    ("differ", &["core", "scenario", "sim", "harness"]),
     ("host", &["wire", "core"]),
     ("agent-api", &["core", "scenario"]),
     ("routing", &["wire", "core", "scenario", "host", "agent-api"]),

@@ -223,9 +223,9 @@ metrics! {
     PeProcessorOwn = "pe.processor.own", "", "", Mean;
     /// Resident memory of a provider edge router's process.
     PeMemory = "pe.memory", "B", "", Last;
-    /// Traffic on a link, in one direction.
+    /// Traffic that a link transmits in one direction, including packets lost on the line.
     LinkThroughput = "link.throughput", "bit/s", "ip", Mean;
-    /// Traffic of background flows on a link, part of its throughput.
+    /// Traffic of background flows that a link transmits, part of its throughput.
     LinkBackground = "link.background", "bit/s", "ip", Mean;
     /// Share of time in which a link was transmitting.
     LinkUtilization = "link.utilization" | "link.utilisation", "", "", Mean;
@@ -443,11 +443,13 @@ pub struct RunTotals {
     pub sent: u64,
     /// Packets whose payload reached their destination host; for real TCP, reads of the receiver.
     pub delivered_data: u64,
-    /// Packets that reached their destination host or PE.
+    /// Copies made by links that deliver packets twice.
+    pub duplicated: u64,
+    /// Packets that reached their destination host or PE, with copies.
     pub delivered: u64,
-    /// Packets dropped by queues or lost on links.
+    /// Packets dropped by queues or lost on links, with copies.
     pub lost: u64,
-    /// Packets still in flight at the end.
+    /// Packets still in flight at the end, with copies. `sent + duplicated = delivered + lost + in_flight`.
     pub in_flight: u64,
     /// Links crossed by packets, total over all packets.
     pub packet_hops: u64,

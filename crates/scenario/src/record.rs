@@ -297,7 +297,10 @@ pub struct TotalsEntry {
     /// Packets whose payload reached their destination host.
     #[serde(default)]
     pub delivered_data: u64,
-    /// Packets that reached their destination host or PE.
+    /// Copies made by links that deliver packets twice.
+    #[serde(default)]
+    pub duplicated: u64,
+    /// Packets that reached their destination host or PE, with copies.
     #[serde(default)]
     pub delivered: u64,
     /// Packets dropped by queues or lost on links.
@@ -460,6 +463,7 @@ impl TotalsEntry {
         self.events += totals.events;
         self.sent += totals.sent;
         self.delivered_data += totals.delivered_data;
+        self.duplicated += totals.duplicated;
         self.delivered += totals.delivered;
         self.lost += totals.lost;
         self.in_flight += totals.in_flight;

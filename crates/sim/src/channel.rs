@@ -36,7 +36,7 @@ pub struct Channel {
 /// Counters of a channel, per bin.
 #[derive(Debug)]
 pub struct ChannelCounters {
-    /// Sums updated by every packet.
+    /// Sums updated by every packet. A full link counts its bytes and its transmission time itself.
     pub traffic: BinnedTraffic,
     /// Packets the queue dropped.
     pub drops: BinnedSum,
@@ -231,7 +231,7 @@ impl BinnedTraffic {
 
     /// Adds the bytes of a packet at `time`.
     #[inline]
-    pub fn arrive(&mut self, time: Instant, packet: &SimulatedPacket) {
+    fn arrive(&mut self, time: Instant, packet: &SimulatedPacket) {
         while time.0 >= self.to && self.at + 1 < self.bins.len() {
             self.at += 1;
             self.from = self.to;

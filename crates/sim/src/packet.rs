@@ -67,6 +67,10 @@ pub enum PacketBody {
 }
 
 impl packet::QueuePacket for SimulatedPacket {
+    fn is_background(&self) -> bool {
+        self.background
+    }
+
     #[inline]
     fn size(&self) -> u32 {
         self.size

@@ -17,7 +17,7 @@ pub struct Samples {
     /// Per TCP flow, if detail is requested: window, round trip, retransmissions so far.
     flows: Vec<[Vec<f64>; 3]>,
     /// Per channel with a full link: nanoseconds busy and packets marked so far.
-    links: Vec<[Vec<f64>; 2]>,
+    links: Vec<[Vec<f64>; 4]>,
 }
 
 impl Samples {
@@ -61,8 +61,9 @@ impl Samples {
         for (values, channel) in self.links.iter_mut().zip(&mut world.channels) {
             if let ChannelKind::Full(link) = &channel.kind {
                 channel.counts.account(now, link.queue_len());
-                values[0].push(link.busy(now).0 as f64);
-                values[1].push(link.marks() as f64);
+                let carried = link.carried();
+                let counters = [link.busy(now).0, link.marks(), carried.total, carried.background];
+                values.iter_mut().zip(counters).for_each(|(values, count)| values.push(count as f64));
             }
         }
     }
@@ -91,6 +92,7 @@ pub fn outcome(world: &Simulation, samples: &Samples) -> RunOutcome {
     series.sort_by_key(|series| series.metric);
     let mut totals = world.totals;
     totals.in_flight = world.in_flight();
+    totals.duplicated = world.duplicated();
     RunOutcome {
         interval: world.grid.interval,
         bins: world.grid.bins,
@@ -122,22 +124,20 @@ fn record_flows(
             }
             let mut push = |metric, values| series.push(Series { metric, subject: subject.clone(), values });
             let datagrams = !matches!(group.transport, FlowTransport::Tcp(_));
-            let sender = if datagrams { world.hosts.senders.len() + udp } else { tcp };
-            if let Some(lost) = world.flow_lost.get(sender) {
-                push(Metric::FlowLost, lost.iter().map(|count| *count as f64).collect());
-            }
             if datagrams {
+                let receiver = &world.receivers[udp];
+                if world.plan.measure.flow_detail {
+                    push(Metric::FlowLost, receiver.lost());
+                }
                 push(Metric::FlowThroughput, world.udp_bytes[udp].scaled(8.0 / seconds));
                 push(Metric::FlowOffered, world.udp_offered[udp].scaled(8.0 / seconds));
-                let receiver = &world.receivers[udp];
                 if let Some(duplicated) = receiver.duplicated().filter(|_| world.plan.measure.flow_detail) {
                     push(Metric::FlowDuplicated, duplicated);
                 }
-                let lost = world.flow_lost.get(sender).map_or(0, |lost| lost.iter().sum());
                 arrivals.push(FlowArrivals {
                     flow: subject.clone(),
                     window: receiver.arrivals(),
-                    after_end: world.datagrams_in_flight(udp, lost),
+                    after_end: world.datagrams_in_flight(udp),
                 });
                 if world.hosts.groups[index].answer.is_some() {
                     let (sums, counts) =
@@ -164,6 +164,9 @@ fn record_flows(
                 }
                 udp += 1;
                 continue;
+            }
+            if let Some(lost) = world.flow_lost.get(tcp) {
+                push(Metric::FlowLost, lost.iter().map(|count| *count as f64).collect());
             }
             let flows = world.hosts.pattern_senders;
             let bits = |bin: usize| world.tcp_bytes[bin * flows + tcp] as f64 * 8.0 / seconds;
@@ -194,7 +197,7 @@ fn record_dialogue(
     series.push(Series { metric: Metric::FlowThroughput, subject: subject.to_owned(), values });
     let tcp = world.hosts.senders.len();
     let flows = dialogue.first_flow as usize..dialogue.first_flow as usize + 2 * dialogue.connections.len();
-    let datagrams = tcp + world.hosts.udp.len() + index;
+    let datagrams = tcp + index;
     let rows: Vec<&Vec<u64>> = flows.chain([datagrams]).filter_map(|row| world.flow_lost.get(row)).collect();
     if !rows.is_empty() {
         let lost = |bin: usize| rows.iter().map(|row| row[bin]).sum::<u64>() as f64;
@@ -248,8 +251,16 @@ fn record_links(world: &Simulation, samples: &Samples, series: &mut Vec<Series>)
             let mut push = |metric, values| series.push(Series { metric, subject: subject.clone(), values });
             let channel = &world.channels[index];
             let counts = &channel.counts;
-            push(Metric::LinkThroughput, counts.traffic.scaled(|sums| sums.bytes, 8.0 / seconds));
-            push(Metric::LinkBackground, counts.traffic.scaled(|sums| sums.background, 8.0 / seconds));
+            let (bits, sampled) = (8.0 / seconds, &samples.links[index]);
+            let [bytes, background] = match &channel.kind {
+                ChannelKind::Plain(_) => [
+                    counts.traffic.scaled(|sums| sums.bytes, bits),
+                    counts.traffic.scaled(|sums| sums.background, bits),
+                ],
+                ChannelKind::Full(_) => [&sampled[2], &sampled[3]].map(|bytes| differences(bytes, bits)),
+            };
+            push(Metric::LinkThroughput, bytes);
+            push(Metric::LinkBackground, background);
             push(Metric::LinkQueue, counts.traffic.scaled(|sums| sums.waiting, 1e-9 / seconds));
             push(Metric::LinkDrops, counts.drops.scaled(1.0));
             match channel.kind {
@@ -258,9 +269,8 @@ fn record_links(world: &Simulation, samples: &Samples, series: &mut Vec<Series>)
                     push(Metric::LinkUtilization, busy);
                 }
                 ChannelKind::Full(_) => {
-                    let [busy, marks] = &samples.links[index];
-                    push(Metric::LinkUtilization, differences(busy, 1e-9 / seconds));
-                    push(Metric::LinkMarks, differences(marks, 1.0));
+                    push(Metric::LinkUtilization, differences(&sampled[0], 1e-9 / seconds));
+                    push(Metric::LinkMarks, differences(&sampled[1], 1.0));
                     push(Metric::LinkLost, counts.lost.scaled(1.0));
                 }
             }

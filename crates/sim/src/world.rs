@@ -69,7 +69,7 @@ pub struct Simulation<'a> {
     pub(crate) sessions: Vec<Option<StampMeasurement>>,
     /// Packets with bit errors.
     pub(crate) damage: Damage,
-    /// Packets lost per bin: per TCP flow, then per UDP flow, then per dialogue; empty unless requested.
+    /// Packets lost per bin: per TCP flow, then per dialogue; empty unless requested.
     pub(crate) flow_lost: Vec<Vec<u64>>,
     /// Histories of TCP windows.
     pub(crate) watch: WindowHistories,
@@ -128,7 +128,7 @@ impl<'a> Simulation<'a> {
         };
         if plan.measure.flow_detail {
             let hosts = &world.hosts;
-            let flows = hosts.senders.len() + hosts.udp.len() + hosts.dialogues.len();
+            let flows = hosts.senders.len() + hosts.dialogues.len();
             world.flow_lost = vec![vec![0; grid.bins]; flows];
         }
         if world.hosts.groups.iter().any(|group| group.answer.is_some()) {
@@ -275,8 +275,6 @@ impl<'a> Simulation<'a> {
                 self.lose(now, &packet);
                 continue;
             }
-            let counts = &mut self.channels[index].counts;
-            counts.traffic.arrive(now, &packet);
             self.totals.packet_hops += 1;
             self.proceed(now, packet);
         }
@@ -409,12 +407,12 @@ impl<'a> Simulation<'a> {
         self.totals.lost += 1;
         let flow = match packet.body {
             PacketBody::Data(_) | PacketBody::Ack(_) => packet.flow as usize,
-            PacketBody::Datagram { .. } | PacketBody::Probe { .. } | PacketBody::Answer { .. } => {
-                self.hosts.senders.len() + packet.flow as usize
+            PacketBody::Datagram { number, .. }
+            | PacketBody::Probe { number, .. }
+            | PacketBody::Answer { number, .. } => {
+                return self.receivers[packet.flow as usize].lose(now, number);
             }
-            PacketBody::Message(_) => {
-                self.hosts.senders.len() + self.hosts.udp.len() + packet.flow as usize / 2
-            }
+            PacketBody::Message(_) => self.hosts.senders.len() + packet.flow as usize / 2,
             PacketBody::Query(_) | PacketBody::Reply(_) => return,
         };
         let bin = (now.0 / self.grid.interval.0) as usize;
@@ -458,8 +456,17 @@ impl<'a> Simulation<'a> {
     }
 
     /// Returns the number of datagrams of a flow that were neither received nor lost before the end of the run.
-    pub fn datagrams_in_flight(&self, flow: usize, lost: u64) -> u64 {
-        u64::from(self.datagrams_sent[flow]).saturating_sub(self.receivers[flow].received() + lost)
+    pub fn datagrams_in_flight(&self, flow: usize) -> u64 {
+        self.receivers[flow].in_flight(self.datagrams_sent[flow])
+    }
+
+    /// Returns the number of copies made by links.
+    pub fn duplicated(&self) -> u64 {
+        let copies = |channel: &Channel| match &channel.kind {
+            ChannelKind::Plain(_) => 0,
+            ChannelKind::Full(link) => link.duplicated(),
+        };
+        self.channels.iter().map(copies).sum()
     }
 
     /// Returns the number of packets in flight: on lines, in links, waiting at PEs, or with an outcome after

@@ -201,6 +201,7 @@ pub fn outcome(plan: &Plan, seed: u64) -> RunOutcome {
         events: seed,
         sent: 100,
         delivered_data: 60,
+        duplicated: 0,
         delivered: 90,
         lost: 8,
         in_flight: 2,

@@ -141,6 +141,17 @@ pub struct LinkDirection<P> {
     /// Time at which the line becomes idle or the next change applies, whichever is earlier.
     next_step: Instant,
     busy: Duration,
+    carried: CarriedBytes,
+    duplicated: u64,
+}
+
+/// Bytes at the IP layer that a line has transmitted, including those of packets lost on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CarriedBytes {
+    /// All bytes.
+    pub total: u64,
+    /// Bytes of background load.
+    pub background: u64,
 }
 
 /// A packet at the far end of a link.
@@ -192,6 +203,8 @@ impl<P: QueuePacket + Clone> LinkDirection<P> {
             schedule,
             next_step: Instant::NEVER,
             busy: Duration::ZERO,
+            carried: CarriedBytes::default(),
+            duplicated: 0,
         };
         link.plan_step();
         link
@@ -286,6 +299,16 @@ impl<P: QueuePacket + Clone> LinkDirection<P> {
         self.up
     }
 
+    /// Returns the bytes of all packets transmitted so far, each counted at the end of its transmission.
+    pub fn carried(&self) -> CarriedBytes {
+        self.carried
+    }
+
+    /// Returns the number of packets delivered twice.
+    pub fn duplicated(&self) -> u64 {
+        self.duplicated
+    }
+
     /// Returns the current rate.
     pub fn rate(&self) -> BitRate {
         self.rate
@@ -296,6 +319,9 @@ impl<P: QueuePacket + Clone> LinkDirection<P> {
     fn finish(&mut self, sent: Transmission<P>) {
         let now = sent.ends;
         self.busy = self.busy + now.since(sent.started);
+        let size = u64::from(sent.packet.size());
+        self.carried.total += size;
+        self.carried.background += if sent.packet.is_background() { size } else { 0 };
         let fate = self.impairment.next(sent.packet.size());
         if fate.lost {
             self.losses.push_back((sent.packet, LinkLoss::Line));
@@ -304,6 +330,7 @@ impl<P: QueuePacket + Clone> LinkDirection<P> {
             let copy = fate.duplicate.then(|| sent.packet.clone());
             self.flight.push(sent.packet, at, fate.bit_errors);
             if let Some(packet) = copy {
+                self.duplicated += 1;
                 self.flight.push(packet, at, fate.bit_errors);
             }
         }

@@ -553,6 +553,7 @@ fn totals(found: &Findings) -> RunTotals {
             totals.packet_hops += counted.entered;
             totals.lost += counted.dropped + counted.lost + counted.corrupted;
             totals.in_flight += counted.in_flight;
+            totals.duplicated += counted.duplicated;
             if is_host(from) {
                 totals.sent += counted.entered;
             }

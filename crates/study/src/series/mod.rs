@@ -33,7 +33,7 @@ struct RunMetadata {
     seed: u64,
     interval_ns: u64,
     bins: usize,
-    totals: [u64; 7],
+    totals: [u64; 8],
     distributions: Vec<Distribution>,
     loads: Vec<AchievedLoad>,
     tests: Vec<TestOutcome>,

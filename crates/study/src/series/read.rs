@@ -173,12 +173,21 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
             series.push(Series { metric, subject: block.subject.to_string(), values });
         }
     }
-    let [events, sent, delivered_data, delivered, lost, in_flight, packet_hops] = note.totals;
+    let [events, sent, delivered_data, duplicated, delivered, lost, in_flight, packet_hops] = note.totals;
     let outcome = RunOutcome {
         interval: Duration(note.interval_ns),
         bins: note.bins,
         series,
-        totals: RunTotals { events, sent, delivered_data, delivered, lost, in_flight, packet_hops },
+        totals: RunTotals {
+            events,
+            sent,
+            delivered_data,
+            duplicated,
+            delivered,
+            lost,
+            in_flight,
+            packet_hops,
+        },
         distributions: note.distributions,
         loads: note.loads,
         tests: note.tests,

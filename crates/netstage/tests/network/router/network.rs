@@ -239,6 +239,7 @@ impl DatagramStream {
         let [near, far] = world.sockets();
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
+        let ended = Arc::clone(&stop);
         let sending = std::thread::spawn(move || {
             let mut number = 0_u32;
             while !stopped.load(Ordering::Relaxed) {
@@ -251,10 +252,14 @@ impl DatagramStream {
         });
         let receiving = std::thread::spawn(move || {
             let (mut numbers, mut bytes) = (Vec::new(), [0; 4]);
-            while far.recv(&mut bytes).is_ok() {
-                numbers.push(u32::from_be_bytes(bytes));
+            // On a busy machine, the sender may pause for longer than the timeout.
+            loop {
+                match (far.recv(&mut bytes), ended.load(Ordering::Relaxed)) {
+                    (Ok(_), _) => numbers.push(u32::from_be_bytes(bytes)),
+                    (Err(_), true) => return numbers,
+                    (Err(_), false) => {}
+                }
             }
-            numbers
         });
         DatagramStream { sending, receiving, stop, sent }
     }
