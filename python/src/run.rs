@@ -104,6 +104,7 @@ pub fn perform<'py>(
             retries,
             stop: &stop,
             on_activity: &|_| (),
+            on_trial: &|_| (),
             on_progress: &|_, _| (),
             on_outcome: None,
         };

@@ -424,7 +424,7 @@ pub struct RunOutcome {
 }
 
 /// Arrivals of a flow of datagrams that the bins do not show.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowArrivals {
     /// Name of the flow.
     pub flow: String,

@@ -54,6 +54,8 @@ pub enum StudyError {
         done: usize,
         /// Total runs.
         total: usize,
+        /// Finished trials of unfinished runs.
+        trials: usize,
     },
 }
 
@@ -81,8 +83,15 @@ impl fmt::Display for StudyError {
             StudyError::Io { operation: doing, path, source } => {
                 write!(f, "cannot {doing} {}: {source}", path.display())
             }
-            StudyError::Interrupted { folder, done, total } => {
+            StudyError::Interrupted { folder, done, total, trials: 0 } => {
                 write!(f, "interrupted: {done} of {total} runs are kept in {}", folder.display())
+            }
+            StudyError::Interrupted { folder, done, total, trials } => {
+                write!(
+                    f,
+                    "interrupted: {done} of {total} runs and {trials} trials of others are kept in {}",
+                    folder.display()
+                )
             }
         }
     }
@@ -114,6 +123,8 @@ pub enum OpenError {
         done: usize,
         /// Total runs.
         total: usize,
+        /// Finished trials of unfinished runs.
+        trials: usize,
     },
     /// File that is damaged or has an unsupported version.
     Unreadable {
@@ -128,11 +139,15 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Missing(folder) => write!(f, "{} holds no record (no record.json)", folder.display()),
-            OpenError::Incomplete { folder, done, total, .. } => write!(
-                f,
-                "{} is unfinished: {done} of {total} runs are done; repeat the same `netstage run` to resume it",
-                folder.display()
-            ),
+            OpenError::Incomplete { folder, done, total, trials, .. } => {
+                let trials =
+                    if *trials > 0 { format!(" and {trials} trials of others") } else { String::new() };
+                write!(
+                    f,
+                    "{} is unfinished: {done} of {total} runs{trials} are done; repeat the same `netstage run` to resume it",
+                    folder.display()
+                )
+            }
             OpenError::Unreadable { path, reason: why } => write!(f, "{}: {why}", path.display()),
         }
     }

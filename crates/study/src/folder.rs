@@ -3,6 +3,7 @@
 //! A file is written under a temporary name, then renamed. The name of a run's file contains the checksum of its
 //! bytes, so that a damaged file is never used as a result.
 
+use crate::perform::RunId;
 use crate::{StudyError, checksum};
 use bytes::Bytes;
 use netstage_scenario::Scenario;
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 pub const PLAN: &str = "plan.json";
 /// Folder of the files of finished runs.
 pub const RUNS: &str = "runs";
+/// Folder of the trials of unfinished runs: their outcomes, and a file of results per run.
+pub const TRIALS: &str = "trials";
 /// Record, written last.
 pub const RECORD: &str = "record.json";
 
@@ -115,8 +118,8 @@ impl StudyFolder {
         if folder.file(PLAN).exists() {
             let contents = match Manifest::read(path) {
                 Some(other) if other == *manifest => return Ok(folder),
-                // A study that was rejected or stopped before its first run finished has no results to lose.
-                Some(_) if count_runs(path) == 0 => None,
+                // A study that was rejected or stopped before its first run or trial finished has no results to lose.
+                Some(_) if count_runs(path) == 0 && count_trials(path) == 0 => None,
                 Some(other) => {
                     Some(format!("holds another study, unfinished ({})", difference(&other, manifest)))
                 }
@@ -170,11 +173,41 @@ impl StudyFolder {
         written.map_err(StudyError::io("write", &path))
     }
 
-    /// Saves the file of a finished run.
-    pub fn save_run(&self, cell: usize, seed: u64, bytes: &[u8]) -> Result<(), StudyError> {
-        let runs = self.file(RUNS);
-        let temporary = runs.join(partial(&format!("{cell}-{seed}.parquet")));
-        let path = runs.join(format!("{cell}-{seed}.{:016x}.parquet", checksum(bytes)));
+    /// Saves the file of a finished run, and removes its trials.
+    pub fn save_run(&self, (cell, seed): RunId, bytes: &[u8]) -> Result<(), StudyError> {
+        self.save(RUNS, &format!("{cell}-{seed}"), bytes)?;
+        let of_run = |name: &str| name.starts_with(&format!("{cell}-{seed}."));
+        for path in files(&self.file(TRIALS)).filter(|path| file_name(path).is_some_and(of_run)) {
+            fs::remove_file(&path).map_err(StudyError::io("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Saves the outcome of a performance of the stage in an unfinished run.
+    pub fn save_trial(&self, (cell, seed): RunId, number: usize, bytes: &[u8]) -> Result<(), StudyError> {
+        self.save(TRIALS, &format!("{cell}-{seed}.{number}"), bytes)
+    }
+
+    /// Returns the saved outcome of a performance of the stage, if it is undamaged.
+    pub fn trial(&self, (cell, seed): RunId, number: usize) -> Option<Bytes> {
+        let prefix = format!("{cell}-{seed}.{number}.");
+        let is_trial = |path: &PathBuf| file_name(path).is_some_and(|name| name.starts_with(&prefix));
+        files(&self.file(TRIALS)).find(is_trial).and_then(|path| read_checked(&path).ok())
+    }
+
+    /// Creates an empty file of the results of a run's trials.
+    pub fn create_trial_results(&self, (cell, seed): RunId) -> Result<File, StudyError> {
+        let trials = self.file(TRIALS);
+        fs::create_dir_all(&trials).map_err(StudyError::io("create", &trials))?;
+        let path = trials.join(format!("{cell}-{seed}.jsonl"));
+        File::create(&path).map_err(StudyError::io("create", &path))
+    }
+
+    /// Saves a file whose name contains its checksum.
+    fn save(&self, folder: &str, name: &str, bytes: &[u8]) -> Result<(), StudyError> {
+        let folder = self.file(folder);
+        let temporary = folder.join(partial(name));
+        let path = folder.join(format!("{name}.{:016x}.parquet", checksum(bytes)));
         let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, &path));
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
@@ -199,10 +232,12 @@ impl StudyFolder {
 
     /// Removes the files that only an unfinished study needs.
     pub fn remove_temporary_files(&self) -> Result<(), StudyError> {
-        let (runs, plan) = (self.file(RUNS), self.file(PLAN));
-        if runs.exists() {
-            fs::remove_dir_all(&runs).map_err(StudyError::io("remove", &runs))?;
+        for folder in [self.file(RUNS), self.file(TRIALS)] {
+            if folder.exists() {
+                fs::remove_dir_all(&folder).map_err(StudyError::io("remove", &folder))?;
+            }
         }
+        let plan = self.file(PLAN);
         fs::remove_file(&plan).map_err(StudyError::io("remove", &plan))
     }
 }
@@ -213,13 +248,34 @@ fn partial(name: &str) -> String {
 
 /// Counts the finished runs of a folder by file name, without verifying the files.
 pub fn count_runs(folder: &Path) -> usize {
-    let entries = fs::read_dir(folder.join(RUNS)).into_iter().flatten().filter_map(Result::ok);
-    entries.filter(|entry| run_of(&entry.path()).is_some()).count()
+    files(&folder.join(RUNS)).filter(|path| run_of(path).is_some()).count()
+}
+
+/// Counts the finished trials of unfinished runs.
+pub fn count_trials(folder: &Path) -> usize {
+    trial_results(folder).iter().map(|text| text.lines().count()).sum()
+}
+
+/// Returns the results of the trials of unfinished runs, one text per run with a line of JSON per trial.
+pub fn trial_results(folder: &Path) -> Vec<String> {
+    let mut results: Vec<PathBuf> = files(&folder.join(TRIALS))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+        .collect();
+    results.sort();
+    results.iter().filter_map(|path| regular_file::read_to_string(path).ok()).collect()
+}
+
+fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path())
+}
+
+fn file_name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
 }
 
 /// Parses the cell and seed in the name of a run's file.
 fn run_of(path: &Path) -> Option<(usize, u64)> {
-    let stem = path.file_name()?.to_str()?.strip_suffix(".parquet")?;
+    let stem = file_name(path)?.strip_suffix(".parquet")?;
     let (run, _) = stem.split_once('.')?;
     let (cell, seed) = run.split_once('-')?;
     Some((cell.parse().ok()?, seed.parse().ok()?))

@@ -21,6 +21,7 @@ mod error;
 #[cfg(test)]
 mod fixture;
 mod folder;
+mod journal;
 mod judge;
 mod overview;
 mod pace;
@@ -54,6 +55,7 @@ pub mod tuned;
 pub use environment::Environment;
 pub use error::{OpenError, StudyError};
 pub use folder::folders;
+pub use journal::kept_trials;
 pub use netstage_scenario::outcome::RunFailure;
 pub use perform::{Performer, PlanRunner, RunId};
 pub use record::{RECORD_FILES, SERIES, StoredRecord};

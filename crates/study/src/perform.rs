@@ -4,7 +4,9 @@
 
 use crate::derive::derive;
 use crate::series::encode_run;
-use crate::{RunFailure, StudyError, trials};
+use crate::trials::{self, TrialCallbacks};
+use crate::{RunFailure, StudyError};
+use netstage_scenario::outcome::finding::TrialEntry;
 use netstage_scenario::outcome::{RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::{Cell, Scenario};
@@ -27,6 +29,8 @@ pub struct Performer<'a> {
     pub stop: &'a dyn Fn() -> bool,
     /// Receives the name of each activity when it starts: the flows, or a trial of a test.
     pub on_activity: &'a dyn Fn(&str),
+    /// Receives the result of each trial of a test.
+    pub on_trial: &'a dyn Fn(&TrialEntry),
     /// Receives the progress of a run's flows, from 0 to 1, about ten times a second.
     pub on_progress: &'a dyn Fn(RunId, f64),
     /// Receives the partial outcome of a run's flows, including derived metrics, about ten times a second, and once
@@ -117,7 +121,8 @@ impl Performer<'_> {
             false => RunOutcome { interval: plan.measure.interval, ..RunOutcome::default() },
         };
         let stop = || (self.stop)();
-        outcome.tests = trials::run(plan, (run.1, self.retries), self.runner, &stop, self.on_activity)?;
+        let callbacks = TrialCallbacks { stop: &stop, doing: self.on_activity, on_trial: self.on_trial };
+        outcome.tests = trials::run(plan, (run.1, self.retries), self.runner, &callbacks)?;
         for test in &outcome.tests {
             let why = test.void.iter().map(|why| format!("test.{why}"));
             outcome.void.extend(why);

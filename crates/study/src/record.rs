@@ -2,7 +2,7 @@
 
 use crate::environment::Environment;
 use crate::figure::Figure;
-use crate::folder::{Manifest, PLAN, RECORD, count_runs};
+use crate::folder::{Manifest, PLAN, RECORD, count_runs, count_trials};
 use crate::series::SeriesReader;
 use crate::{OpenError, checksum_of};
 use netstage_scenario::record::{SeriesFile, StudyRecord as Data};
@@ -52,6 +52,7 @@ impl StoredRecord {
                 Some(manifest) => OpenError::Incomplete {
                     folder: folder.to_owned(),
                     done: count_runs(folder),
+                    trials: count_trials(folder),
                     total: manifest.total(),
                     title: manifest.title,
                     stage: manifest.stage,

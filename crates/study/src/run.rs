@@ -4,7 +4,9 @@ use crate::pace::Pace;
 use crate::perform::{Performer, PlanRunner, RunId};
 use crate::{StoredRecord, Study, StudyError};
 use netstage_scenario::Scenario;
-use netstage_scenario::outcome::RunOutcome;
+use netstage_scenario::outcome::finding::TrialEntry;
+use netstage_scenario::outcome::{RunObserver, RunOutcome};
+use netstage_scenario::plan::Plan;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -180,11 +182,24 @@ impl StudyWorkers<'_> {
     fn perform(&self, run: RunId, news: &Sender<WorkerEvent>) -> Result<bool, StudyError> {
         let so_far =
             |run, outcome, is_over| drop(news.send(WorkerEvent::Outcome(run, Box::new(outcome), is_over)));
+        // Runs without tests are repeated as a whole.
+        let has_tests = !self.study.scenario().cells[run.0].plan.tests.is_empty();
+        let journal = if has_tests { Some(self.study.journal(run)?) } else { None };
+        let runner = |plan: &Plan, seed: u64, observer: &dyn RunObserver| match &journal {
+            Some(journal) => journal.perform(self.runner, plan, seed, observer),
+            None => (self.runner)(plan, seed, observer),
+        };
+        let add_result = |entry: &TrialEntry| {
+            if let Some(journal) = &journal {
+                journal.add_result(entry);
+            }
+        };
         let performer = Performer {
-            runner: self.runner,
+            runner: &runner,
             retries: self.retries,
             stop: &|| self.stopping(),
             on_activity: &|what| what.clone_into(&mut self.doing()),
+            on_trial: &add_result,
             on_progress: &|run, part| drop(news.send(WorkerEvent::Progress(run, part))),
             on_outcome: self.listens.then_some(&so_far),
         };

@@ -3,7 +3,8 @@
 use crate::analysis::Analysis;
 use crate::environment::{Environment, StudyTimer};
 use crate::figure::Figure;
-use crate::folder::{Manifest, RECORD, StudyFolder, read_checked};
+use crate::folder::{Manifest, RECORD, StudyFolder, count_trials, read_checked};
+use crate::journal::TrialJournal;
 use crate::perform::RunId;
 use crate::record::{self, DISTRIBUTIONS, FIGURES, SERIES};
 use crate::run::StudyOptions;
@@ -73,8 +74,13 @@ impl<S: Borrow<Scenario>> Study<S> {
     }
 
     /// Saves the file of a finished run.
-    pub fn save_run(&self, (cell, seed): RunId, file: &[u8]) -> Result<(), StudyError> {
-        self.folder.save_run(cell, seed, file)
+    pub fn save_run(&self, run: RunId, file: &[u8]) -> Result<(), StudyError> {
+        self.folder.save_run(run, file)
+    }
+
+    /// Opens the journal of a run's trials.
+    pub(crate) fn journal(&self, run: RunId) -> Result<TrialJournal<'_>, StudyError> {
+        TrialJournal::open(&self.folder, run)
     }
 
     /// Saves the file of a run performed by another process, after verifying that it is the file of this run.
@@ -94,6 +100,7 @@ impl<S: Borrow<Scenario>> Study<S> {
             folder: self.folder.path().to_owned(),
             done: self.resumed() + saved,
             total: self.total(),
+            trials: count_trials(self.folder.path()),
         }
     }
 

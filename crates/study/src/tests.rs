@@ -4,13 +4,13 @@ use crate::fixture::{Scratch, options, runner, scenario};
 use crate::folder::StudyFolder;
 use crate::{
     Observer, OpenError, Performer, RunFailure, RunId, StoredRecord, Study, StudyError, StudyOptions,
-    StudyProgress, compare, identity, report, run, series,
+    StudyProgress, compare, identity, kept_trials, report, run, series,
 };
 use netstage_core::rng::RandomStream;
 use netstage_harness::needs;
-use netstage_scenario::Scenario;
 use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
+use netstage_scenario::{LoadOptions, Scenario};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -285,6 +285,7 @@ fn runs_performed_elsewhere_give_the_same_record() {
         retries: 0,
         stop: &|| false,
         on_activity: &|_| (),
+        on_trial: &|_| (),
         on_progress: &|_, _| (),
         on_outcome: None,
     };
@@ -300,6 +301,114 @@ fn runs_performed_elsewhere_give_the_same_record() {
     }
     study.finish(1).unwrap();
     assert_eq!(bytes(&options.out), bytes(&reference));
+}
+
+/// Scenario with tests that use every kind of result of a trial.
+const TESTS: &str = r#"
+[scenario]
+title = "tests"
+duration = "1 s"
+
+[node.a]
+
+[node.b]
+
+[link.l]
+ends = ["a", "b"]
+rate = "2 Mbit/s"
+delay = "5 ms"
+buffer = "20 packets"
+loss = 0.001
+
+[flow.f]
+from = "a"
+to = "b"
+transport = "udp"
+traffic = { model = "poisson", rate = "200 kbit/s" }
+
+[test.throughput]
+kind = "rfc2544-throughput"
+from = "a"
+to = "b"
+trial = "1 s"
+resolution = "20 %"
+
+[test.latency]
+kind = "rfc2544-latency"
+from = "a"
+to = "b"
+trial = "1 s"
+rate = "1 Mbit/s"
+
+[test.plateau]
+kind = "plateau"
+from = "a"
+to = "b"
+trial = "1 s"
+load = ["f"]
+
+[test.tcp]
+kind = "rfc6349"
+from = "a"
+to = "b"
+trial = "2 s"
+
+[test.stamp]
+kind = "stamp"
+from = "a"
+to = "b"
+trial = "1 s"
+interval = "20 ms"
+"#;
+
+#[test]
+fn an_interrupted_series_of_tests_goes_on_from_the_last_trial() {
+    let scenario = netstage_scenario::parse("tests.toml", TESTS, None, &LoadOptions::default());
+    let scenario = scenario.unwrap_or_else(|error| panic!("{error}"));
+    let scratch = Scratch::new("tests");
+    let count = AtomicUsize::new(0);
+    // Returns the result of a study that is interrupted before a performance of the stage.
+    let perform = |out: &Path, stop_before: Option<usize>| {
+        let flag = never();
+        count.store(0, Ordering::Relaxed);
+        let stops = |plan: &Plan, seed: u64, observer: &dyn RunObserver| {
+            if Some(count.fetch_add(1, Ordering::Relaxed)) == stop_before {
+                flag.store(true, Ordering::Relaxed);
+                return Err(RunFailure::Interrupted);
+            }
+            crate::stage::sim(plan, seed, observer)
+        };
+        run(&scenario, &stops, &options(out, 1), &mut (), &flag)
+    };
+    let reference = scratch.join("whole");
+    perform(&reference, None).unwrap();
+    let total = count.load(Ordering::Relaxed);
+    assert!(total > 10, "{total} performances");
+    let mut stream = RandomStream::new(netstage_harness::seed("interrupted tests"), "stops");
+    for case in 0..needs::cases(10) {
+        let out = scratch.join(format!("out{case}"));
+        let (mut done, mut kept) = (0, 0);
+        while done < total {
+            let stop = stream.below((total - done) as u64 + 1) as usize;
+            let ended = perform(&out, Some(stop));
+            done += stop;
+            if done < total {
+                let error = ended.unwrap_err();
+                let StudyError::Interrupted { trials, .. } = error else { panic!("{error}") };
+                assert!(trials >= kept, "{trials} trials after {kept}");
+                kept = trials;
+                let table = kept_trials(&out);
+                assert_eq!(table.map_or(0, |table| table.rows.len()), kept);
+            }
+        }
+        // The last performance may have ended the study.
+        if !out.join("record.json").exists() {
+            perform(&out, None).unwrap();
+            assert_eq!(count.load(Ordering::Relaxed), 0, "no trial is repeated");
+        }
+        assert_eq!(bytes(&out), bytes(&reference), "case {case}");
+        assert!(!out.join("trials").exists());
+    }
 }
 
 #[test]

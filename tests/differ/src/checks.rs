@@ -2,7 +2,7 @@
 
 use crate::draw::Draw;
 use crate::network::*;
-use crate::runs::{Repeats, plan, run, sums, totals};
+use crate::runs::{plan, repeated, run, sums, totals};
 use netstage_scenario::outcome::{Metric, RunOutcome, RunTotals};
 use netstage_scenario::plan::Plan;
 use std::collections::BTreeMap;
@@ -378,10 +378,9 @@ fn twins(case: &Case) -> Result<(), String> {
     if pairs.is_empty() {
         return Ok(());
     }
-    let repeats = Repeats::new(&case.network, 1)?;
     let mut totals = Vec::new();
     for (round, count) in SIGN_ROUNDS.into_iter().enumerate() {
-        totals = repeats.totals(seeds(case.seed, round, count));
+        totals = repeated(&case.network, 1, seeds(case.seed, round, count))?;
         let ahead = |pair: &(&String, &String), less: bool| {
             totals.iter().all(|totals| {
                 if less { totals[pair.0] < totals[pair.1] } else { totals[pair.0] > totals[pair.1] }
@@ -409,7 +408,7 @@ fn names(case: &Case) -> Result<(), String> {
         Some((name, member)) => format!("{}[{member}", names[name]),
         None => names[subject].clone(),
     };
-    same_distribution(case, [&Repeats::new(&case.network, 1)?, &Repeats::new(&renamed, 1)?], original)
+    same_distribution(case, (&renamed, 1), original)
 }
 
 fn scaling(case: &Case) -> Result<(), String> {
@@ -423,29 +422,25 @@ fn scaling(case: &Case) -> Result<(), String> {
     if !scales {
         return Ok(());
     }
-    same_distribution(
-        case,
-        [&Repeats::new(&case.network, 1)?, &Repeats::new(&case.network, 2)?],
-        str::to_owned,
-    )
+    same_distribution(case, (&case.network, 2), str::to_owned)
 }
 
 /// Samples per side of each round of a rank test. All samples of one side exceed all of the other by chance with
 /// probability 2/C(12, 6) and 2/C(20, 10).
 const RANK_ROUNDS: [u64; 2] = [6, 10];
 
-/// Checks that no flow's totals in repeated runs of one scenario all exceed those of the other. `other` returns the
-/// name of a flow in the second scenario.
+/// Checks that no flow's totals in repeated runs of one network all exceed those of another one, with its scale. `other`
+/// returns the name of a flow in the other network.
 fn same_distribution(
     case: &Case,
-    sides: [&Repeats; 2],
+    (network, scale): (&Network, u64),
     other: impl Fn(&str) -> String,
 ) -> Result<(), String> {
     let mut suspects: Option<Vec<String>> = None;
     let mut last = String::new();
     for (round, count) in RANK_ROUNDS.into_iter().enumerate() {
         let seeds = |side: usize| seeds(case.seed, 10 + 2 * round + side, count);
-        let [a, b] = [sides[0].totals(seeds(0)), sides[1].totals(seeds(1))];
+        let [a, b] = [repeated(&case.network, 1, seeds(0))?, repeated(network, scale, seeds(1))?];
         let found = suspects.take().unwrap_or_else(|| a[0].keys().cloned().collect());
         let separate = |flow: &String| {
             let values = |side: &[BTreeMap<String, f64>], name: &str| {

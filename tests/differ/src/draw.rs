@@ -64,6 +64,65 @@ pub fn network(seed: u64) -> Network {
     network
 }
 
+/// Start offsets are below this.
+const OFFSET: u64 = 100 * MS;
+/// Maximum error of a link's rate, in ppm: that of an Ethernet clock (IEEE 802.3).
+const CLOCK_ERROR: u64 = 100;
+
+/// Returns a sample of a network: each flow has its own start offset, and each link the error of its own clock.
+/// Otherwise, packets of flows and links whose rates have simple ratios would meet in the same order in all samples.
+pub fn sample(network: &Network, seed: u64) -> Network {
+    let mut draw = Draw::new(seed, "sample");
+    let mut network = network.clone();
+    for flow in &mut network.flows {
+        flow.start += draw.between(0, OFFSET);
+    }
+    for direction in network.links.iter_mut().flat_map(|link| &mut link.directions) {
+        let parts_per_million = 1_000_000 - CLOCK_ERROR + draw.between(0, 2 * CLOCK_ERROR);
+        direction.rate = direction.rate * parts_per_million / 1_000_000;
+    }
+    network
+}
+
+/// Draws a scenario that Linux hosts can run as written: its TCP has the settings of Linux.
+pub fn real_network(seed: u64) -> Network {
+    let mut network = network(seed);
+    let mut draw = Draw::new(seed, "real network");
+    let bins = 1_000 * MS * draw.between(4, 8) / network.interval;
+    network.duration = bins * network.interval;
+    for node in &mut network.nodes {
+        node.device = None;
+    }
+    for flow in &mut network.flows {
+        flow.stop = None;
+        if matches!(flow.traffic, Traffic::Application(..)) {
+            flow.traffic = Traffic::Bulk { size: None };
+        }
+        match &mut flow.transport {
+            Transport::Tcp(tcp) => {
+                let sack = tcp.sack;
+                *tcp = Tcp {
+                    algorithm: draw.pick(&["newreno", "linux-cubic"]),
+                    sack,
+                    rack: sack,
+                    ecn: tcp.ecn,
+                    timestamps: tcp.timestamps,
+                    window: tcp.window.max(16_000),
+                    initial_window: 10,
+                    ack_every: 2,
+                    delayed_ack: 40 * MS,
+                    timeout: 200 * MS,
+                    limited_transmit: true,
+                    handshake: true,
+                };
+            }
+            _ if flow.traffic.packet().is_none() => flow.transport = Transport::Tcp(tcp(&mut draw)),
+            _ => flow.transport = Transport::Udp,
+        }
+    }
+    network
+}
+
 /// Draws the routers and the links between them: a chain, a star, or a ring with an odd number of routers, in which
 /// every shortest path is the only one.
 fn core(draw: &mut Draw, network: &mut Network, rate: u64) -> Vec<String> {

@@ -28,6 +28,11 @@ pub struct Finding {
     pub scenario: String,
 }
 
+/// Returns the scenario file of a sample of a random network that Linux hosts can run.
+pub fn real_network(seed: u64, sample: u64) -> String {
+    draw::sample(&draw::real_network(seed), sample).file()
+}
+
 /// Simulates `count` scenarios, whose seeds begin with `first`, and checks each.
 pub fn simulate(first: u64, count: u64) -> Vec<Finding> {
     let (next, findings) = (AtomicU64::new(first), Mutex::new(Vec::new()));

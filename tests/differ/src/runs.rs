@@ -1,17 +1,12 @@
 //! Simulated runs of drawn scenarios.
 
-use crate::draw::Draw;
+use crate::draw;
 use crate::network::Network;
-use netstage_core::quantity::BitRate;
-use netstage_core::time::Duration;
 use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::{LoadOptions, parse};
 use netstage_sim::{EventLoopOptions, run_with};
 use std::collections::BTreeMap;
-
-/// Start offsets of a scenario whose times are not scaled are below this.
-const SPREAD: u64 = 100_000_000;
 
 /// Parses a scenario file.
 pub fn plan(file: &str) -> Result<Plan, String> {
@@ -29,39 +24,18 @@ pub fn run(plan: &Plan, seed: u64, merge: bool) -> RunOutcome {
     run_with(plan, seed, EventLoopOptions { merge }, &|| false).expect("nobody interrupts the run")
 }
 
-/// Maximum error of a link's rate, that of an Ethernet clock (IEEE 802.3): 100 ppm.
-const CLOCK_ERROR: f64 = 1e-4;
-
-/// Scenario with all its times divided by `scale`, of which repeated runs are samples. Each has its own seed, each flow
-/// its own start offset, and each link the error of its own clock. Otherwise, packets of flows and links whose rates
-/// have simple ratios would meet in the same order in all samples.
-pub struct Repeats {
-    plan: Plan,
+/// Returns the total throughput of each flow in bits, of one run per seed. The runs are samples of the network
+/// ([`draw::sample`]), with all its times divided by `scale`.
+pub fn repeated(
+    network: &Network,
     scale: u64,
-}
-
-impl Repeats {
-    pub fn new(network: &Network, scale: u64) -> Result<Repeats, String> {
-        Ok(Repeats { plan: plan(&network.scaled(scale).file())?, scale })
-    }
-
-    /// Returns the total throughput of each flow in bits, of one run per seed.
-    pub fn totals(&self, seeds: impl IntoIterator<Item = u64>) -> Vec<BTreeMap<String, f64>> {
-        seeds.into_iter().map(|seed| totals(&run(&self.shifted(seed), seed, true))).collect()
-    }
-
-    fn shifted(&self, seed: u64) -> Plan {
-        let mut plan = self.plan.clone();
-        let mut draw = Draw::new(seed, "start offsets");
-        for flow in &mut plan.flows {
-            flow.start += Duration(draw.between(0, SPREAD) / self.scale);
-        }
-        for direction in plan.links.iter_mut().flat_map(|link| &mut link.directions) {
-            let error = (draw.between(0, 2_000) as f64 / 1_000.0 - 1.0) * CLOCK_ERROR;
-            direction.rate = BitRate((direction.rate.0 as f64 * (1.0 + error)).round() as u64);
-        }
-        plan
-    }
+    seeds: impl IntoIterator<Item = u64>,
+) -> Result<Vec<BTreeMap<String, f64>>, String> {
+    let one = |seed: u64| {
+        let plan = plan(&draw::sample(network, seed).scaled(scale).file())?;
+        Ok(totals(&run(&plan, seed, true)))
+    };
+    seeds.into_iter().map(one).collect()
 }
 
 /// Returns the total of a metric per subject: the sum over all bins times the width of a bin.

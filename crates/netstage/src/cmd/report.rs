@@ -3,7 +3,7 @@
 use crate::exit::{self, Failure, OK};
 use crate::summary;
 use netstage_study::report::ReportData;
-use netstage_study::{StoredRecord, compare, page, report, svg};
+use netstage_study::{OpenError, StoredRecord, compare, kept_trials, page, report, svg};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -37,7 +37,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    let records = arguments.records.iter().map(|r| StoredRecord::open(r)).collect::<Result<Vec<_>, _>>()?;
+    let records = arguments.records.iter().map(|folder| open(folder)).collect::<Result<Vec<_>, _>>()?;
     let data = match records.as_slice() {
         [one] => report::report(one),
         several => compare::compare(several),
@@ -58,6 +58,17 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         exit::print(summary::text(&data, arguments.html.as_deref()).as_bytes())?;
     }
     Ok(OK)
+}
+
+/// Opens a record. Prints the finished trials of a study that has none yet.
+fn open(folder: &Path) -> Result<StoredRecord, OpenError> {
+    StoredRecord::open(folder).inspect_err(|error| {
+        if let OpenError::Incomplete { folder, .. } = error
+            && let Some(trials) = kept_trials(folder)
+        {
+            eprintln!("{}", summary::table(&trials));
+        }
+    })
 }
 
 /// Returns the report with its records; each record has the form that `run --json` prints.

@@ -7,7 +7,8 @@ use crate::summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use netstage_scenario::Scenario;
 use netstage_study::{
-    Observer, PlanRunner, StoredRecord, StudyError, StudyOptions, StudyProgress, TOOL, folders, page, report,
+    Observer, PlanRunner, StoredRecord, StudyError, StudyOptions, StudyProgress, TOOL, folders, kept_trials,
+    page, report,
 };
 use serde_json::json;
 use std::path::PathBuf;
@@ -92,6 +93,11 @@ fn perform(
     let mut bar = Bar::new();
     let record = netstage_study::run(scenario, runner, options, &mut bar, interrupted);
     bar.bar.finish_and_clear();
+    if let Err(StudyError::Interrupted { folder, .. }) = &record
+        && let Some(trials) = kept_trials(folder)
+    {
+        eprintln!("{}", summary::table(&trials));
+    }
     record
 }
 

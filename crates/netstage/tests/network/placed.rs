@@ -211,6 +211,7 @@ fn a_run_on_agents_sends_partial_outcomes() {
         retries: 0,
         stop: &|| false,
         on_activity: &|_| (),
+        on_trial: &|_| (),
         on_progress: &|_, _| (),
         on_outcome: Some(&|_, outcome, is_over| outcomes.lock().unwrap().push((outcome, is_over))),
     };

@@ -257,6 +257,7 @@ fn stalls_of_sender_and_receiver_give_right_answers_or_void_ones() {
             retries: 2,
             stop: &|| false,
             on_activity: &|_| retries.set(retries.get() + 1),
+            on_trial: &|_| (),
             on_progress: &|_, _| {},
             on_outcome: None,
         };

@@ -14,7 +14,7 @@ pub use read::{Block, SeriesReader, read_run};
 pub use write::{Joiner, encode_run};
 
 use netstage_scenario::outcome::finding::TestOutcome;
-use netstage_scenario::outcome::{AchievedLoad, Distribution};
+use netstage_scenario::outcome::{AchievedLoad, Distribution, FlowArrivals};
 use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
 use parquet::schema::types::{PrimitiveTypeBuilder, Type, TypePtr};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,8 @@ struct RunMetadata {
     tests: Vec<TestOutcome>,
     warnings: Vec<String>,
     void: Vec<String>,
+    late_senders: Vec<(String, String)>,
+    arrivals: Vec<FlowArrivals>,
     failures: Vec<String>,
     differences: Vec<String>,
 }

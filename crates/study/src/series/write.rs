@@ -69,6 +69,8 @@ pub fn encode_run(cell: u32, seed: u64, outcome: &RunOutcome) -> Result<Vec<u8>>
         tests: outcome.tests.clone(),
         warnings: outcome.warnings.clone(),
         void: outcome.void.clone(),
+        late_senders: outcome.late_senders.clone(),
+        arrivals: outcome.arrivals.clone(),
         failures: outcome.failures.clone(),
         differences: outcome.differences.clone(),
     };

@@ -1,7 +1,7 @@
 //! Test in progress: performs the trials proposed by its searches and collects the findings.
 
 use super::outcome::{DirectionResults, TransferResult};
-use super::{derive, outcome};
+use super::{TrialCallbacks, derive, outcome};
 use crate::PlanRunner;
 use crate::RunFailure;
 use netstage_core::measure::Histogram;
@@ -9,7 +9,7 @@ use netstage_core::measure::trial::{FaultTolerance, TesterFault, Trial, TrialRes
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
-use netstage_scenario::outcome::{Metric, RunObserver, RunOutcome};
+use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::{Plan, TestPlan};
 
 /// Minimum attempts of a trial, so that one void trial among hundreds does not void the test.
@@ -31,8 +31,7 @@ pub struct TestSession<'a> {
     /// Test.
     pub test: &'a TestPlan,
     runner: &'a PlanRunner<'a>,
-    stop: &'a dyn RunObserver,
-    doing: &'a dyn Fn(&str),
+    callbacks: &'a TrialCallbacks<'a>,
     /// Maximum attempts of a trial.
     attempts: u32,
     /// Source of a separate seed for each trial.
@@ -53,8 +52,7 @@ impl<'a> TestSession<'a> {
         test: &'a TestPlan,
         (seed, retries): (u64, u32),
         runner: &'a PlanRunner<'a>,
-        stop: &'a dyn RunObserver,
-        doing: &'a dyn Fn(&str),
+        callbacks: &'a TrialCallbacks<'a>,
     ) -> TestSession<'a> {
         let found = TestOutcome {
             name: test.name.clone(),
@@ -66,8 +64,7 @@ impl<'a> TestSession<'a> {
             plan,
             test,
             runner,
-            stop,
-            doing,
+            callbacks,
             attempts: MIN_ATTEMPTS.max(retries.saturating_add(1)),
             seeds,
             travel_times: Histogram::default(),
@@ -157,9 +154,9 @@ impl<'a> TestSession<'a> {
     ) -> Result<(TrialResult, RunOutcome), TestAbort> {
         let mut why = String::new();
         for _ in 0..self.attempts {
-            (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
+            (self.callbacks.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
-            let outcome = (self.runner)(derived, seed, self.stop).map_err(TestAbort::Stopped)?;
+            let outcome = (self.runner)(derived, seed, self.callbacks.stop).map_err(TestAbort::Stopped)?;
             let result = outcome::packets(&outcome, &self.test.probe.name, trial);
             let mut entry = TrialEntry::new(subject, trial, &result);
             // The search handles faults of the generator; it may try a lower load.
@@ -174,7 +171,7 @@ impl<'a> TestSession<'a> {
             entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
             let burst = outcome.loads.iter().find(|load| load.quantity == "burst");
             entry.burst = burst.map_or(0, |load| load.achieved as u64);
-            self.found.trials.push(entry);
+            self.add_trial(entry);
             match spoiled {
                 Some(spoiled) => why = spoiled,
                 None => return Ok((result, outcome)),
@@ -190,9 +187,13 @@ impl<'a> TestSession<'a> {
         let derived = derive::together(self.plan, self.test, &named);
         let mut why = String::new();
         for _ in 0..self.attempts {
-            (self.doing)(&format!("test {}, trial {}", self.test.name, self.found.trials.len() + 1));
+            (self.callbacks.doing)(&format!(
+                "test {}, trial {}",
+                self.test.name,
+                self.found.trials.len() + 1
+            ));
             let seed = self.seeds.next_u64();
-            let outcome = (self.runner)(&derived, seed, self.stop).map_err(TestAbort::Stopped)?;
+            let outcome = (self.runner)(&derived, seed, self.callbacks.stop).map_err(TestAbort::Stopped)?;
             let spoiled = self.spoiled(&outcome);
             let mut results = Vec::with_capacity(parts.len());
             for ((part, trial), (flow, _)) in parts.iter().zip(&named) {
@@ -200,7 +201,7 @@ impl<'a> TestSession<'a> {
                 let fault = result.fault(trial, FaultTolerance::default().tolerance);
                 let mut entry = TrialEntry::new(&self.test.part(part), trial, &result);
                 entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
-                self.found.trials.push(entry);
+                self.add_trial(entry);
                 results.push(result);
             }
             match spoiled {
@@ -225,12 +226,12 @@ impl<'a> TestSession<'a> {
         let mut why = String::new();
         let start = Instant::ZERO + self.test.warm_up;
         for _ in 0..self.attempts {
-            (self.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
+            (self.callbacks.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
-            let outcome = (self.runner)(derived, seed, self.stop).map_err(TestAbort::Stopped)?;
+            let outcome = (self.runner)(derived, seed, self.callbacks.stop).map_err(TestAbort::Stopped)?;
             let result = outcome::transfer(&outcome, &self.test.probe.name, start, counted);
             let spoiled = self.spoiled(&outcome);
-            self.found.trials.push(TrialEntry {
+            self.add_trial(TrialEntry {
                 subject: subject.to_owned(),
                 transferred: result.bytes,
                 retransmissions: result.retransmissions,
@@ -245,6 +246,11 @@ impl<'a> TestSession<'a> {
             }
         }
         Err(TestAbort::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
+    }
+
+    fn add_trial(&mut self, entry: TrialEntry) {
+        (self.callbacks.on_trial)(&entry);
+        self.found.trials.push(entry);
     }
 
     /// Returns the reason why a trial does not count, if any. The probe's own schedule is judged by the trial's result.

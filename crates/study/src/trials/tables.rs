@@ -85,14 +85,27 @@ fn remarks(data: &Data) -> Option<ReportTable> {
     (!table.rows.is_empty()).then_some(table)
 }
 
+/// Columns of a trial.
+const TRIAL_COLUMNS: [&str; 7] = ["requested", "offered", "duration", "sent", "lost", "loss", "mean delay"];
+
+/// Returns a table of trials, without their cells and seeds.
+pub fn entry_table(title: String, entries: &[TrialEntry]) -> ReportTable {
+    let mut table = ReportTable { title, ..ReportTable::default() };
+    table.columns.push(TableColumn::left("test"));
+    table.columns.extend(TRIAL_COLUMNS.map(TableColumn::right));
+    table.columns.push(TableColumn::left("remark"));
+    let row = |entry: &TrialEntry| trial_row(entry).into_iter().chain([entry.void.clone()]).collect();
+    table.rows = entries.iter().map(row).collect();
+    table
+}
+
 /// Returns a table of a test's trials.
 fn trials(data: &Data, name: &str) -> Option<ReportTable> {
     let mut table = table(data, format!("Trials of {name}"));
     table.note = "Rates are those of the IP layer. Trials with a remark are not counted.".into();
     table.columns.extend((data.repeat > 1).then(|| TableColumn::right("seed")));
     table.columns.push(TableColumn::left("test"));
-    let columns = ["requested", "offered", "duration", "sent", "lost", "loss", "mean delay"];
-    table.columns.extend(columns.map(TableColumn::right));
+    table.columns.extend(TRIAL_COLUMNS.map(TableColumn::right));
     let mut all = data.cells.iter().flat_map(|cell| &cell.tests).flat_map(|test| &test.outcome.trials);
     let has_bursts = all.any(|trial| trial.burst > 0);
     table.columns.extend(has_bursts.then(|| TableColumn::right("burst")));

@@ -89,6 +89,11 @@ fn without_a_start_no_packet_is_sent_and_all_threads_end() {
     assert_eq!(engine.run_when(&mut || None, &AtomicBool::new(false), &mut progress), None);
 }
 
+/// Returns the payload bytes received, including those that arrived after the end of the run.
+fn received_bytes(flow: &FlowResult) -> u64 {
+    total(flow, |counts| counts.received_bytes) + flow.drained.bytes
+}
+
 fn total(flow: &FlowResult, field: impl Fn(&BinCounts) -> u64) -> u64 {
     flow.bins.iter().map(field).sum()
 }
