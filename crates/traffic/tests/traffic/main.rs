@@ -75,6 +75,12 @@ fn run_both(tasks: &[FlowTask]) -> (Vec<FlowResult>, Vec<FlowResult>, AgentRepor
 fn run(engine: TrafficEngine) -> AgentReport {
     let epoch = Epoch(monotonic_ns()).delayed_by(millis(10));
     let report = engine.run(epoch, &AtomicBool::new(false), &mut |_| {});
+    // A run is void by its own threads only if the machine stopped them.
+    let is_stall =
+        |reason: &String| reason.contains("did not run for") || reason.contains("the sender was late");
+    if let Some(stall) = report.void.iter().find(|reason| is_stall(reason)) {
+        netstage_harness::skip_busy(stall);
+    }
     assert_eq!(report.void, Vec::<String>::new());
     report
 }
