@@ -80,6 +80,9 @@ fn verdicts(out: &mut String, data: &ReportData) {
         if !all[0].claim.is_empty() {
             let _ = writeln!(out, "    claimed: {}", all[0].claim);
         }
+        if !all[0].missed.is_empty() {
+            let _ = writeln!(out, "    missed: {}", all[0].missed);
+        }
     }
 }
 

@@ -13,6 +13,8 @@ pub struct Expectation {
     pub bound: Bound,
     /// Claim of the paper or author, in a sentence; may be empty.
     pub claim: String,
+    /// Reason why the expectation is not met; empty if it must be met.
+    pub missed: String,
 }
 
 /// Selection of values, and their reduction to one number per cell.
@@ -62,8 +64,13 @@ pub enum Bound {
         /// Tolerance; 0.1 is 10 %.
         within: f64,
     },
-    /// Above the same selection in this variant.
-    AboveVariant(String),
+    /// Above the same selection in another cell.
+    Above {
+        /// Settings in which the other cell differs: swept paths, or `variant`, and their values.
+        other: Vec<(String, String)>,
+        /// The difference must be above zero with 95 % confidence.
+        confident: bool,
+    },
 }
 
 /// `[plot.NAME]`: figure.

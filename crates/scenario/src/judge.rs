@@ -94,7 +94,13 @@ impl<'a> ExpectationChecker<'a> {
             statistic: statistic?,
             cells: cells?,
         };
-        Some(Expectation { name: name.to_owned(), select, bound: bound?, claim: expect.claim.clone() })
+        Some(Expectation {
+            name: name.to_owned(),
+            select,
+            bound: bound?,
+            claim: expect.claim.clone(),
+            missed: expect.missed.clone(),
+        })
     }
 
     fn statistic(
@@ -137,11 +143,12 @@ impl<'a> ExpectationChecker<'a> {
             expect.at_most.as_ref().map(|v| v.place),
             expect.near.as_ref().map(|v| v.place),
             expect.above_variant.as_ref().map(|v| v.place),
+            expect.above_cell.0.first().map(|v| v.place),
         ];
         let mut given = given.into_iter().flatten();
         match (given.next(), given.next()) {
             (None, _) => {
-                let help = "add `at_least`, `at_most`, `near` with `within`, or `above_variant`";
+                let help = "add `at_least`, `at_most`, `near` with `within`, `above_variant` or `above_cell`";
                 self.problems.push_help(place, "an expectation needs a bound", help);
                 return None;
             }
@@ -155,6 +162,13 @@ impl<'a> ExpectationChecker<'a> {
         if let (Some(within), None) = (&expect.within, &expect.near) {
             let help = "remove it, or add `near`";
             self.problems.push_help(within.place, "`within` has no effect without `near`", help);
+            return None;
+        }
+        let compares = expect.above_variant.is_some() || !expect.above_cell.0.is_empty();
+        if let (Some(confident), false) = (&expect.confident, compares) {
+            let help = "remove it, or add `above_variant` or `above_cell`";
+            let message = "`confident` has no effect without another cell to compare with";
+            self.problems.push_help(confident.place, message, help);
             return None;
         }
         if let Some(value) = &expect.at_least {
@@ -174,8 +188,14 @@ impl<'a> ExpectationChecker<'a> {
             };
             return Some(Bound::Near { value: self.amount(value, unit)?, within: within.value.0 });
         }
-        let variant = expect.above_variant.as_ref()?;
-        self.variant(variant).map(Bound::AboveVariant)
+        let other = match &expect.above_variant {
+            Some(variant) => vec![("variant".to_owned(), self.variant(variant)?)],
+            None => self.cells(&expect.above_cell)?,
+        };
+        Some(Bound::Above {
+            other,
+            confident: expect.confident.as_ref().is_some_and(|confident| confident.value),
+        })
     }
 
     fn variant(&mut self, variant: &Located<String>) -> Option<String> {

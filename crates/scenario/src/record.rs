@@ -246,11 +246,21 @@ pub struct ExpectationEntry {
     pub unit: String,
     /// Result over all selected cells.
     pub pass: bool,
+    /// Reason given for an expectation that is not met; empty if it must be met.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub missed: String,
     /// Reason for a missing result; empty otherwise.
     #[serde(default)]
     pub problem: String,
     /// Results of the selected cells.
     pub cells: Vec<ExpectationCell>,
+}
+
+impl ExpectationEntry {
+    /// Returns whether the run fails: the expectation is not met, or is met although it has a reason for not being met.
+    pub fn fails(&self) -> bool {
+        self.pass != self.missed.is_empty() || !self.problem.is_empty()
+    }
 }
 
 /// Result of an expectation in one cell.
@@ -346,6 +356,9 @@ pub struct TopologyLink {
     pub rate_bps: u64,
     /// One-way delay, nanoseconds.
     pub delay_ns: u64,
+    /// Rate and delay of the reverse direction, if they differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverse: Option<(u64, u64)>,
 }
 
 /// VPN of the topology.
@@ -417,9 +430,9 @@ impl StudyRecord {
         self.metrics.iter().find(|m| m.name == name)
     }
 
-    /// Returns whether all expectations hold.
+    /// Returns whether all expectations hold that must.
     pub fn passes(&self) -> bool {
-        self.expectations.iter().all(|e| e.pass)
+        !self.expectations.iter().any(ExpectationEntry::fails)
     }
 }
 
@@ -476,11 +489,16 @@ impl From<&Plan> for NetworkTopology {
         let node = |index: usize| plan.nodes[index].name.clone();
         let nodes =
             plan.nodes.iter().map(|n| TopologyNode { name: n.name.clone(), kind: n.kind.name().into() });
-        let links = plan.links.iter().map(|l| TopologyLink {
-            name: l.name.clone(),
-            ends: (node(l.ends[0]), node(l.ends[1])),
-            rate_bps: l.directions[0].rate.0,
-            delay_ns: l.directions[0].delay.0,
+        let links = plan.links.iter().map(|l| {
+            let [forward, reverse] =
+                l.directions.each_ref().map(|direction| (direction.rate.0, direction.delay.0));
+            TopologyLink {
+                name: l.name.clone(),
+                ends: (node(l.ends[0]), node(l.ends[1])),
+                rate_bps: forward.0,
+                delay_ns: forward.1,
+                reverse: (reverse != forward).then_some(reverse),
+            }
         });
         let vpns = plan.vpns.iter().map(|v| {
             let nodes = v.path.iter().map(|hop| node(plan.ends(*hop)[1]));

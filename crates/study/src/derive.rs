@@ -6,8 +6,8 @@
 use netstage_core::measure::{jain, weighted_fairness};
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::{Metric, RunOutcome, Series};
-use netstage_scenario::plan::{Hop, Plan};
-use std::collections::{BTreeMap, HashMap};
+use netstage_scenario::plan::{FlowGroup, Hop, Plan};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 /// Flow other than background.
@@ -158,20 +158,37 @@ fn intra_vpn(plan: &Plan, bins: usize, members: &[MeasuredFlow]) -> Vec<Series> 
     std::iter::once(pooled).chain(each).collect()
 }
 
-/// Returns the link directions that limit measured flows: on the path of each flow group, those with the smallest
+/// Returns the paths of a group's data. An application sends in both directions; its data takes the direction in which the
+/// client's link carries more.
+fn data_paths<'a>(plan: &Plan, outcome: &RunOutcome, group: &'a FlowGroup) -> Vec<&'a [Hop]> {
+    if group.traffic.application().is_none() {
+        return group.paths().collect();
+    }
+    let carried = |hop: Option<&Hop>| -> f64 {
+        let series = hop.and_then(|hop| outcome.get(Metric::LinkThroughput, &plan.hop_name(*hop)));
+        series.map_or(0.0, |series| series.values.iter().sum())
+    };
+    match carried(group.reverse.last()) > carried(group.path.first()) {
+        true => vec![&group.reverse],
+        false => vec![&group.path],
+    }
+}
+
+/// Returns the link directions that limit measured flows: on the path of each flow group's data, those with the smallest
 /// rate per flow.
-fn bottlenecks(plan: &Plan) -> Vec<Hop> {
+fn bottlenecks(plan: &Plan, outcome: &RunOutcome) -> Vec<Hop> {
     let measured = || plan.flows.iter().filter(|f| !f.background && f.count > 0);
     let mut crossing: BTreeMap<Hop, usize> = BTreeMap::new();
     for group in measured() {
-        for hop in group.hops() {
+        let hops: BTreeSet<Hop> = data_paths(plan, outcome, group).concat().into_iter().collect();
+        for hop in hops {
             *crossing.entry(hop).or_default() += group.count;
         }
     }
     let share = |hop: Hop| plan.hop(hop).rate.as_f64() / crossing[&hop] as f64;
     let mut found = Vec::new();
     for group in measured() {
-        for path in group.paths() {
+        for path in data_paths(plan, outcome, group) {
             let min_share = path.iter().map(|&hop| share(hop)).fold(f64::INFINITY, f64::min);
             found.extend(path.iter().filter(|&&hop| share(hop) <= min_share));
         }
@@ -205,7 +222,7 @@ fn utilization(plan: &Plan, outcome: &RunOutcome) -> Vec<Series> {
         let values = (0..outcome.bins).map(value).collect();
         Some(Series { metric: Metric::LinkUtilizationNet, subject, values })
     };
-    bottlenecks(plan).into_iter().filter_map(series).collect()
+    bottlenecks(plan, outcome).into_iter().filter_map(series).collect()
 }
 
 /// Returns the mean rate of a link direction over a bin, according to its schedule.
@@ -326,12 +343,12 @@ mod tests {
     fn the_bottleneck_has_the_smallest_rate_per_flow() {
         let mut plan = fixture::plan();
         let core = Hop { link: 1, direction: 0 };
-        assert_eq!(bottlenecks(&plan), [core]);
+        assert_eq!(bottlenecks(&plan, &RunOutcome::default()), [core]);
         // Same rate as the core, but shared by one flow instead of four.
         plan.links[0].directions[0].rate = BitRate(10_000_000);
         plan.flows[0].path.remove(0);
         plan.flows[1].count = 1;
-        assert_eq!(bottlenecks(&plan), [core]);
+        assert_eq!(bottlenecks(&plan, &RunOutcome::default()), [core]);
     }
 
     #[test]

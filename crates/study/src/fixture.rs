@@ -151,6 +151,7 @@ pub fn scenario() -> Scenario {
             select: select(Statistic::Mean),
             bound: Bound::AtLeast(0.1),
             claim: "It is fair.".into(),
+            missed: String::new(),
         }],
         plots: vec![
             plot("time", "vpn.throughput", PlotAxis::Time),

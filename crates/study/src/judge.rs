@@ -48,11 +48,14 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
     let mut problem = String::new();
     let mut judged = Vec::new();
     for (index, cell) in cells.iter().enumerate() {
-        let excluded = matches!(&expectation.bound, Bound::AboveVariant(other) if *other == cell.variant);
-        if excluded || !cell_matches(cell, &expectation.select.cells) {
+        let is_other = match &expectation.bound {
+            Bound::Above { other, .. } => cell_matches(cell, other),
+            _ => false,
+        };
+        if is_other || !cell_matches(cell, &expectation.select.cells) {
             continue;
         }
-        let value = estimate(values_of(index));
+        let value = reduce(expectation.select.statistic, values_of(index));
         let mut achieved = describe(&value, values_of(index), unit);
         let pass = match &expectation.bound {
             Bound::AtLeast(bound) => value.mean.is_some_and(|mean| mean >= *bound),
@@ -60,14 +63,25 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
             Bound::Near { value: target, within } => {
                 value.mean.is_some_and(|mean| (mean - target).abs() <= within * target.abs())
             }
-            Bound::AboveVariant(variant) => match counterpart(cells, cell, variant) {
+            Bound::Above { other, confident } => match counterpart(cells, cell, other) {
                 Some(other) => {
-                    let other = estimate(values_of(other));
+                    let pairs = values_of(index).iter().zip(values_of(other));
+                    let difference =
+                        estimate(&pairs.map(|(value, other)| value - other).collect::<Vec<f64>>());
+                    let other = reduce(expectation.select.statistic, values_of(other));
                     achieved = format!("{achieved} (versus {})", format::estimate(&other, unit));
-                    value.mean.zip(other.mean).is_some_and(|(mean, other)| mean > other)
+                    if *confident {
+                        achieved = format!("{achieved}, difference {}", format::estimate(&difference, unit));
+                        if difference.runs < 2 {
+                            problem = "the comparison needs at least two runs; increase `repeat`".into();
+                        }
+                        difference.runs >= 2 && difference.low.is_some_and(|low| low > 0.0)
+                    } else {
+                        value.mean.zip(other.mean).is_some_and(|(mean, other)| mean > other)
+                    }
                 }
                 None => {
-                    problem = format!("no cell of variant {variant} to compare with");
+                    problem = format!("no cell with {} to compare with", settings(other));
                     false
                 }
             },
@@ -79,26 +93,53 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
     } else if problem.is_empty() && judged.iter().all(|c| c.value.runs == 0) {
         problem = "no value matches; check the metric, the subject and the span".into();
     }
+    let pass = !judged.is_empty() && judged.iter().all(|c| c.pass);
+    if pass && !expectation.missed.is_empty() {
+        problem = "it is met; remove `missed` from the scenario".into();
+    }
     ExpectationEntry {
         name: expectation.name.clone(),
         metric: expectation.select.metric.clone(),
         condition: condition(expectation, unit),
         claim: expectation.claim.clone(),
         unit: unit.into(),
-        pass: !judged.is_empty() && judged.iter().all(|c| c.pass),
+        pass,
+        missed: expectation.missed.clone(),
         problem,
         cells: judged,
     }
 }
 
-/// Returns the cell of `variant` with the same values as `cell` in all paths that both sweep.
-fn counterpart(cells: &[Cell], cell: &Cell, variant: &str) -> Option<usize> {
+/// Reduces the values of the runs to the value that is bounded: of minima and maxima the most extreme, otherwise the mean.
+fn reduce(statistic: Statistic, values: &[f64]) -> Estimate {
+    let mean = estimate(values);
+    let present = values.iter().copied().filter(|value| !value.is_nan());
+    let extreme = match statistic {
+        Statistic::Min => present.reduce(f64::min),
+        Statistic::Max => present.reduce(f64::max),
+        Statistic::Mean | Statistic::Sum | Statistic::ConvergenceTime { .. } => return mean,
+    };
+    Estimate { mean: extreme, low: None, high: None, ..mean }
+}
+
+/// Returns the cell with these settings that has the same variant and the same values as `cell` in all other paths that
+/// both sweep.
+fn counterpart(cells: &[Cell], cell: &Cell, changed: &[(String, String)]) -> Option<usize> {
+    let is_changed = |path: &str| changed.iter().any(|(changed, _)| changed == path);
     let is_counterpart = |other: &Cell| {
-        let mut common =
-            other.settings.iter().filter(|(path, _)| cell.settings.iter().any(|(p, _)| p == path));
-        other.variant == variant && common.all(|setting| cell.settings.contains(setting))
+        let mut common = other
+            .settings
+            .iter()
+            .filter(|(path, _)| !is_changed(path) && cell.settings.iter().any(|(p, _)| p == path));
+        cell_matches(other, changed)
+            && (is_changed("variant") || other.variant == cell.variant)
+            && common.all(|setting| cell.settings.contains(setting))
     };
     cells.iter().position(is_counterpart)
+}
+
+fn settings(settings: &[(String, String)]) -> String {
+    settings.iter().map(|(path, value)| format!("{path} = {value}")).collect::<Vec<_>>().join(", ")
 }
 
 fn describe(value: &Estimate, values: &[f64], unit: &str) -> String {
@@ -127,7 +168,10 @@ fn condition(expectation: &Expectation, unit: &str) -> String {
         Bound::Near { value, within } => {
             format!("within {} % of {}", format::number(within * 100.0), format::quantity(*value, unit))
         }
-        Bound::AboveVariant(variant) => format!("above the value of variant {variant}"),
+        Bound::Above { other, confident } => {
+            let confidence = if *confident { " with 95 % confidence" } else { "" };
+            format!("above the value of {}{confidence}", settings(other))
+        }
     };
     let subject = if select.subject.is_empty() { String::new() } else { format!(" of {}", select.subject) };
     if Metric::by_name(&select.metric).is_some_and(Metric::is_finding) {
@@ -152,9 +196,14 @@ mod tests {
         let cells = only.iter().map(|(p, v)| (p.to_string(), v.to_string())).collect();
         let metric = "fairness.inter_vpn".into();
         let select = Selection { metric, subject: String::new(), over: (at(5), at(50)), statistic, cells };
-        let expectation = Expectation { name: "e".into(), select, bound, claim: String::new() };
+        let expectation =
+            Expectation { name: "e".into(), select, bound, claim: String::new(), missed: String::new() };
         let values = values.iter().map(|v| v.to_vec()).enumerate().collect();
         judge(&expectation, &fixture::scenario().cells, &values)
+    }
+
+    fn above(variant: &str, confident: bool) -> Bound {
+        Bound::Above { other: vec![("variant".into(), variant.into())], confident }
     }
 
     fn passes(entry: &ExpectationEntry) -> Vec<(usize, bool)> {
@@ -194,11 +243,71 @@ mod tests {
     #[test]
     fn a_variant_is_compared_with_the_corresponding_cell() {
         let values: [&[f64]; 4] = [&[0.9], &[0.5], &[0.8], &[0.5]];
-        let entry = verdict(Statistic::Mean, Bound::AboveVariant("without".into()), &[], values);
+        let entry = verdict(Statistic::Mean, above("without", false), &[], values);
         assert_eq!(passes(&entry), [(0, true), (1, false)]);
         assert_eq!(entry.cells[0].achieved, "0.9 (versus 0.8)");
-        let entry = verdict(Statistic::Mean, Bound::AboveVariant("other".into()), &[], values);
+        let entry = verdict(Statistic::Mean, above("other", false), &[], values);
         assert!(!entry.pass && entry.problem.contains("other"));
+    }
+
+    #[test]
+    fn extremes_are_those_of_the_worst_run() {
+        let values: [&[f64]; 4] = [&[0.2, 1.0], &[0.6, 0.9], &[1.0, f64::NAN], &[0.5, 0.5]];
+        let entry = verdict(Statistic::Min, Bound::AtLeast(0.5), &[], values);
+        assert_eq!(passes(&entry), [(0, false), (1, true), (2, true), (3, true)]);
+        let entry = verdict(Statistic::Max, Bound::AtMost(0.9), &[], values);
+        assert_eq!(passes(&entry), [(0, false), (1, true), (2, false), (3, true)]);
+    }
+
+    #[test]
+    fn a_confident_comparison_uses_pairs_of_runs() {
+        // The differences are 0.1 ± 0.0, although the values of the runs differ more.
+        let paired: [&[f64]; 4] = [&[0.5, 0.9, 0.7], &[], &[0.4, 0.8, 0.6], &[]];
+        let cells = [("variant", "with"), ("flow.bulka.x", "0.1")];
+        assert!(verdict(Statistic::Mean, above("without", true), &cells, paired).pass);
+        let noisy: [&[f64]; 4] = [&[0.5, 0.9, 0.7], &[], &[0.8, 0.6, 0.4], &[]];
+        assert!(verdict(Statistic::Mean, above("without", false), &cells, noisy).pass);
+        assert!(!verdict(Statistic::Mean, above("without", true), &cells, noisy).pass);
+        let single: [&[f64]; 4] = [&[0.9], &[], &[0.1], &[]];
+        let entry = verdict(Statistic::Mean, above("without", true), &cells, single);
+        assert!(!entry.pass && entry.problem.contains("at least two runs"), "{entry:?}");
+    }
+
+    #[test]
+    fn cells_of_one_variant_are_compared() {
+        let bound = |value: &str| Bound::Above {
+            other: vec![("flow.bulka.x".into(), value.into())],
+            confident: false,
+        };
+        let values: [&[f64]; 4] = [&[0.9], &[0.5], &[0.4], &[0.6]];
+        let entry = verdict(Statistic::Mean, bound("0.5"), &[], values);
+        assert_eq!(passes(&entry), [(0, true), (2, false)]);
+        let entry = verdict(Statistic::Mean, bound("7"), &[], values);
+        assert!(entry.problem.contains("no cell with flow.bulka.x = 7"), "{entry:?}");
+    }
+
+    #[test]
+    fn an_expectation_known_to_be_missed_fails_once_it_is_met() {
+        let cells = &fixture::scenario().cells;
+        let judged = |value: f64, missed: &str| {
+            let select = Selection {
+                metric: "fairness.inter_vpn".into(),
+                subject: String::new(),
+                over: (at(5), at(50)),
+                statistic: Statistic::Mean,
+                cells: Vec::new(),
+            };
+            let (bound, claim) = (Bound::AtLeast(0.5), String::new());
+            let expectation = Expectation { name: "e".into(), select, bound, claim, missed: missed.into() };
+            let values = (0..cells.len()).map(|cell| (cell, vec![value])).collect();
+            judge(&expectation, cells, &values)
+        };
+        let met_and_fails = |entry: ExpectationEntry| (entry.pass, entry.fails());
+        assert_eq!(met_and_fails(judged(0.9, "")), (true, false));
+        assert_eq!(met_and_fails(judged(0.1, "")), (false, true));
+        assert_eq!(met_and_fails(judged(0.1, "the paper's queue is unknown")), (false, false));
+        assert_eq!(met_and_fails(judged(0.9, "the paper's queue is unknown")), (true, true));
+        assert!(judged(0.9, "reason").problem.contains("remove `missed`"));
     }
 
     #[test]

@@ -17,6 +17,10 @@ pub fn overview(data: &Data) -> ReportTable {
     table.columns.extend(paths.iter().map(|path| TableColumn::right(path_name(path, &paths))));
     let measures = measures(data);
     table.columns.extend(measures.iter().map(|m| TableColumn::right(m.name.clone())));
+    let groups = flow_groups(data).len();
+    if data.metric("fairness.inter_vpn").is_none() && groups > MAX_FLOWS {
+        table.note = format!("{MAX_FLOWS} of {groups} flows; the table \"Flow groups\" lists all.");
+    }
     let verdicts = verdict_columns(&data.expectations);
     table.columns.extend(verdicts.iter().map(|column| TableColumn::right(common_name(column))));
     for (index, cell) in data.cells.iter().enumerate() {
@@ -31,6 +35,21 @@ pub fn overview(data: &Data) -> ReportTable {
         table.rows.push(row);
     }
     table
+}
+
+/// Maximum number of columns of flows.
+const MAX_FLOWS: usize = 4;
+
+/// Returns the flow groups of all cells.
+fn flow_groups(data: &Data) -> Vec<&String> {
+    let mut groups: Vec<&String> = Vec::new();
+    let entries = data.cells.iter().flat_map(|cell| &cell.summary);
+    for entry in entries.filter(|entry| entry.metric == "flow.throughput") {
+        if !groups.contains(&&entry.subject) {
+            groups.push(&entry.subject);
+        }
+    }
+    groups
 }
 
 /// Returns all swept paths.
@@ -126,10 +145,8 @@ fn measures(data: &Data) -> Vec<OverviewColumn> {
         });
         measures.push(summary("F inside VPNs", "fairness.intra_vpn", ""));
     } else {
-        let groups = data.cells.first().into_iter().flat_map(|c| &c.summary);
-        let groups: Vec<&SummaryEntry> = groups.filter(|s| s.metric == "flow.throughput").collect();
-        for group in groups.iter().take(4) {
-            let subject = group.subject.clone();
+        for subject in flow_groups(data).into_iter().take(MAX_FLOWS) {
+            let subject = subject.clone();
             measures.push(OverviewColumn {
                 name: subject.clone(),
                 value: Box::new(move |cell| {

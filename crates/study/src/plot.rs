@@ -57,6 +57,14 @@ fn mark(marks: &mut Marks, window: &Bins, outcome: &RunOutcome) {
     }
 }
 
+/// Adds a note to the caption if the figure would have more than [`MAX_LINES`] lines.
+fn note_omitted(figure: &mut Figure, lines: usize) {
+    if lines > MAX_LINES {
+        let note = format!("{} (The first {MAX_LINES} of {lines}; series.parquet has all.)", figure.caption);
+        figure.caption = note.trim_start().into();
+    }
+}
+
 /// Name of a heat map, and its values by row.
 type HeatMap = (String, Vec<Vec<Option<f64>>>);
 
@@ -214,10 +222,13 @@ impl<'a> Plotter<'a> {
             let name = self.line_name(line, &[]) + if is_requested { ", requested" } else { "" };
             Some(DistributionLine { name, group: self.group(line), dashed: is_requested, histogram })
         });
-        let spreads: Vec<DistributionLine> = named.take(MAX_LINES).collect();
+        let mut spreads: Vec<DistributionLine> = named.collect();
+        let count = spreads.len();
+        spreads.truncate(MAX_LINES);
         let (min, max) = self.plot.range;
         let axis = Axis { label: self.plot.metric.clone(), min, max, ..Axis::default() };
-        let frame = self.frame(axis, 1.0);
+        let mut frame = self.frame(axis, 1.0);
+        note_omitted(&mut frame, count);
         match (&self.plot.against, spreads.is_empty()) {
             (_, true) => Vec::new(),
             (PlotAxis::Percentile, _) => vec![spread::percentiles(frame, &spreads)],
@@ -226,12 +237,8 @@ impl<'a> Plotter<'a> {
     }
 
     fn over_time(&mut self, mut figure: Figure) -> Figure {
-        let count = self.lines.len();
-        if count > MAX_LINES {
-            self.lines.truncate(MAX_LINES);
-            figure.caption =
-                format!("{} (The first {MAX_LINES} of {count}.)", figure.caption).trim_start().into();
-        }
+        note_omitted(&mut figure, self.lines.len());
+        self.lines.truncate(MAX_LINES);
         figure.kind = FigureKind::Line;
         figure.x = Axis { label: "time".into(), unit: "s".into(), ..Axis::default() };
         let x = |line: &PlotLine| -> Vec<f64> {

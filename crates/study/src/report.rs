@@ -68,6 +68,9 @@ pub struct ExpectationVerdict {
     /// Claim that the expectation verifies.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub claim: String,
+    /// Reason given for an expectation that is not met.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub missed: String,
     /// Whether the expectation is met.
     pub pass: bool,
     /// Cell; empty if the study has one cell.
@@ -186,6 +189,7 @@ pub fn verdicts(data: &Data, record: &str) -> Vec<ExpectationVerdict> {
             condition: expectation.condition.clone(),
             achieved,
             claim: expectation.claim.clone(),
+            missed: expectation.missed.clone(),
             pass,
             cell: [record, &cell].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(": "),
         };
@@ -362,11 +366,16 @@ fn drawn(
     utilization: impl Fn(&str) -> Option<f64>,
     weight: impl Fn(&str, f64) -> Option<f64>,
 ) -> Option<TopologyDiagram> {
+    let both = |forward: String, reverse: Option<String>| match reverse.filter(|reverse| *reverse != forward)
+    {
+        Some(reverse) => format!("{forward} → / ← {reverse}"),
+        None => forward,
+    };
     let links = topology.links.iter().map(|l| DiagramLink {
         name: l.name.clone(),
         ends: l.ends.clone(),
-        rate: format::rate(l.rate_bps),
-        delay: format::duration(l.delay_ns),
+        rate: both(format::rate(l.rate_bps), l.reverse.map(|(rate, _)| format::rate(rate))),
+        delay: both(format::duration(l.delay_ns), l.reverse.map(|(_, delay)| format::duration(delay))),
         utilization: utilization(&l.name).map(|u| (u * 1e4).round() / 1e4),
     });
     let vpns = topology.vpns.iter().map(|v| DiagramVpn {

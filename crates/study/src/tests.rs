@@ -361,6 +361,44 @@ trial = "1 s"
 interval = "20 ms"
 "#;
 
+/// Download over an asymmetric link, whose data takes the reverse path of the flow.
+const DOWNLOAD: &str = r#"
+[scenario]
+title = "download"
+duration = "10 s"
+
+[node.client]
+
+[node.server]
+
+[link.l]
+ends = ["client", "server"]
+rate = "2 Mbit/s"
+delay = "5 ms"
+reverse = { rate = "10 Mbit/s" }
+
+[flow.get]
+from = "client"
+to = "server"
+traffic = { model = "ftp", size = "20 MB" }
+"#;
+
+#[test]
+fn the_utilization_of_a_download_is_that_of_its_direction() {
+    let scenario = netstage_scenario::parse("download.toml", DOWNLOAD, None, &LoadOptions::default());
+    let scenario = scenario.unwrap_or_else(|error| panic!("{error}"));
+    let scratch = Scratch::new("download");
+    let record = run(&scenario, &crate::stage::sim, &options(&scratch, 1), &mut (), &never()).unwrap();
+    let cell = &record.data.cells[0];
+    let utilization = |subject| cell.summary("link.utilization.net_of_background", subject);
+    assert!(utilization("l.forward").is_none());
+    let used = utilization("l.reverse").unwrap().value.mean.unwrap();
+    assert!(used > 0.8, "{used}");
+    // The diagram shows both rates.
+    let diagram = serde_json::to_value(report::report(&record)).unwrap()["topology"].clone();
+    assert_eq!(diagram["links"][0]["rate"], "2 Mbit/s → / ← 10 Mbit/s");
+}
+
 #[test]
 fn an_interrupted_series_of_tests_goes_on_from_the_last_trial() {
     let scenario = netstage_scenario::parse("tests.toml", TESTS, None, &LoadOptions::default());

@@ -27,6 +27,8 @@ export interface Expectation {
   condition: string;
   achieved: string;
   claim?: string;
+  /** Reason given for an expectation that is not met. */
+  missed?: string;
   pass: boolean;
   cell?: string;
 }

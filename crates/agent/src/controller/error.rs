@@ -43,6 +43,16 @@ pub enum ControllerError {
 }
 
 impl ControllerError {
+    /// Reports whether the only reason is that the start order arrived after the start.
+    pub fn is_late_start(&self) -> bool {
+        match self {
+            ControllerError::Refused(refusals) => {
+                refusals.iter().all(|(_, refusal)| refusal.kind == OrderRefusalKind::Late)
+            }
+            _ => false,
+        }
+    }
+
     /// Reports whether the only reason is that other controllers own the agents.
     pub fn is_busy(&self) -> bool {
         match self {

@@ -149,8 +149,17 @@ table! {
         within: Option<Located<Tolerance>>,
         /// Variant whose result must be exceeded.
         above_variant: Option<Located<String>>,
+        /// Cell whose result must be exceeded: swept paths, or `variant`, and their values; the other paths keep the values
+        /// of the cell.
+        above_cell: Assignments,
+        /// With `above_variant` or `above_cell`: the difference must be above zero with 95 % confidence, over pairs of runs
+        /// with the same seed.
+        confident: Option<Located<bool>>,
         /// Claim, in a sentence.
         claim: String = "",
+        /// Reason why the expectation is not met. It is then shown as not met without failing the run, and fails the run
+        /// once it is met.
+        missed: String = "",
         /// Selected cells: swept paths, or `variant`, and their values; default: all.
         cells: Assignments,
     }

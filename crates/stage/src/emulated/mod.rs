@@ -19,7 +19,7 @@ use crate::topology::services;
 use crate::topology::spec::Spec;
 pub use backend::Backend;
 use folder::RunFolder;
-use netstage_agent::controller::{AgentClocks, ControlledAgents};
+use netstage_agent::controller::{AgentClocks, ControlledAgents, ControllerError};
 use netstage_agent_api::task::{Assignment, EdgeTask};
 use netstage_agent_api::watch::WatchSpec;
 use netstage_core::measure::ClockOffset;
@@ -46,6 +46,9 @@ pub struct EmulationSettings {
     pub backend: Backend,
 }
 
+/// Attempts to start a run on a machine that is stopped between the announcement of the start and the start.
+const START_ATTEMPTS: usize = 3;
+
 /// Runs a plan with a seed. Calls `attendant` several times per second.
 pub fn run(
     plan: &Plan,
@@ -53,9 +56,51 @@ pub fn run(
     means: &EmulationSettings,
     attendant: &dyn RunObserver,
 ) -> Result<RunOutcome, RunFailure> {
+    for _ in 1..START_ATTEMPTS {
+        match attempt(plan, seed, means, attendant) {
+            Err(AttemptFailure::LateStart(_)) => {}
+            Err(AttemptFailure::Run(failure)) => return Err(failure),
+            Ok(outcome) => return Ok(outcome),
+        }
+    }
+    attempt(plan, seed, means, attendant).map_err(|failure| match failure {
+        AttemptFailure::LateStart(error) => error.into(),
+        AttemptFailure::Run(failure) => failure,
+    })
+}
+
+/// Failure of an attempt to run a plan.
+enum AttemptFailure {
+    /// An agent received the start order after the start.
+    LateStart(ControllerError),
+    /// Any other failure.
+    Run(RunFailure),
+}
+
+impl From<RunFailure> for AttemptFailure {
+    fn from(failure: RunFailure) -> AttemptFailure {
+        AttemptFailure::Run(failure)
+    }
+}
+
+impl From<ControllerError> for AttemptFailure {
+    fn from(error: ControllerError) -> AttemptFailure {
+        match error.is_late_start() {
+            true => AttemptFailure::LateStart(error),
+            false => AttemptFailure::Run(error.into()),
+        }
+    }
+}
+
+fn attempt(
+    plan: &Plan,
+    seed: u64,
+    means: &EmulationSettings,
+    attendant: &dyn RunObserver,
+) -> Result<RunOutcome, AttemptFailure> {
     let stop = &|| attendant.stop();
     if let Some(missing) = missing(plan) {
-        return Err(missing);
+        return Err(missing.into());
     }
     let folder = RunFolder::new()
         .map_err(|e| RunFailure::Failed(format!("cannot create a folder for sockets: {e}")))?;
@@ -88,7 +133,7 @@ pub fn run(
     let warnings = clock_warnings(agents.clocks());
     agents.finish();
     if stop() {
-        return Err(RunFailure::Interrupted);
+        return Err(RunFailure::Interrupted.into());
     }
     fabric.stop().map_err(to_stopped)?;
     let FabricResults { emulator, services, ended, watched } = fabric.finish().map_err(to_stopped)?;
