@@ -136,6 +136,21 @@ fn the_command_line_changes_the_file() {
 }
 
 #[test]
+fn flows_that_a_failure_cuts_off_for_good_are_listed() {
+    let warned = |schedule: &str| example("link-failure.toml", &set("link.line.schedule", schedule)).warnings;
+    let cut = warned(r#"[{ at = "10 s", up = false }]"#);
+    assert_eq!(cut.len(), 1, "{cut:?}");
+    assert!(cut[0].starts_with("flow.backup: link.line fails at 10 s and does not recover"), "{cut:?}");
+    for harmless in [
+        r#"[{ at = "10 s", up = false }, { at = "59 s", up = true }]"#,
+        r#"[{ at = "60 s", up = false }]"#,
+        r#"[{ at = "10 s", rate = "1 Mbit/s" }]"#,
+    ] {
+        assert_eq!(warned(harmless), Vec::<String>::new(), "{harmless}");
+    }
+}
+
+#[test]
 fn unwise_values_give_warnings() {
     let warned = |path: &str, value: &str| example("fair-two-vpns.toml", &set(path, value)).warnings;
     assert!(warned("vpn.gold.control.increase", "0.5").is_empty());

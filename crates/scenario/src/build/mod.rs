@@ -18,7 +18,7 @@ use crate::file::network::{DuplexLink, NodeTable};
 use crate::file::service::ServiceTable;
 use crate::file::{ScenarioFile, ScenarioSection};
 use crate::plan::routes::{ExplicitPathError, NodeAdjacency};
-use crate::plan::{Hop, HostDevice, LinkKind, MeasureConfig, NodeKind, NodePlan, Plan};
+use crate::plan::{FlowGroup, Hop, HostDevice, LinkKind, MeasureConfig, NodeKind, NodePlan, Plan};
 use crate::scalar::{NodeName, PositiveDuration};
 use crate::table::{Decode, List, Located, NamedTable, NamedTables};
 use crate::trace::TraceFiles;
@@ -349,6 +349,28 @@ impl Builder<'_, '_> {
                     flow.count - 1
                 ));
             }
+            self.warn_of_cut(plan, flow);
+        }
+    }
+
+    /// Warns of a flow that a failed link cuts off until it stops. Without routing daemons, its path does not change.
+    fn warn_of_cut(&mut self, plan: &Plan, flow: &FlowGroup) {
+        let stop = flow.stop.min(Instant::ZERO + plan.duration);
+        let fails = |hop: &Hop| {
+            let mut schedule = plan.hop(*hop).schedule.iter().rev();
+            let (at, up) = schedule.find_map(|(at, change)| Some((*at, change.up?)))?;
+            (!up && at < stop).then(|| (at, plan.links[hop.link].name.clone()))
+        };
+        let hops = flow.hops();
+        let all = hops.iter().chain(&flow.reverse);
+        let first = all.filter_map(fails).min();
+        if let Some((at, link)) = first.filter(|_| plan.routing.is_none()) {
+            self.warnings.insert(format!(
+                "flow.{}: link.{link} fails at {} s and does not recover, and the path of the flow does not change, so it \
+                 carries nothing from then on",
+                flow.name,
+                at.0 as f64 / 1e9
+            ));
         }
     }
 }
