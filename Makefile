@@ -6,7 +6,7 @@ CARGO ?= cargo
 CLIPPY := PYO3_NO_PYTHON=1 PYO3_BUILD_EXTENSION_MODULE=1 $(CARGO) clippy --locked --workspace --all-targets
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build build-sim figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype differ bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web protobuf python deb image release test-release fuzz vm uml need-build need-test need-vm lint
+.PHONY: help demo test check test-full build build-sim figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype differ differ-stages bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web protobuf python deb image release test-release fuzz vm uml need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -61,6 +61,11 @@ figures-prototype: build ## Run the I2VFC prototype's scenarios on both stages (
 
 differ: need-build ## Check 5,000 random scenarios for what must hold in any simulation (COUNT, SEED)
 	@$(CARGO) run --release --locked -p netstage-differ -- $(or $(COUNT),5000) $(SEED)
+
+differ-stages: build ## Compare the simulator with real packets and ns-3 on random scenarios (root, 3 hours; OPTIONS)
+	@$(CARGO) build --release --locked -p netstage-differ
+	scripts/packages.sh bench/packages.txt
+	tests/differ/stages.py $(OPTIONS)
 
 bench-sim: build ## Compare the simulator with ns-3 and ns-2
 	scripts/packages.sh bench/packages.txt

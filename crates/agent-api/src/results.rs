@@ -91,6 +91,10 @@ pub struct FlowResult {
     /// Arrivals of datagrams within a window as long as the time of sending (receiver).
     #[serde(default)]
     pub arrivals: Option<Arrivals>,
+    /// Rate at which the host answers at most, per second, if it limits its answers to one-ended probes. The losses are then
+    /// unknown, but at most as many as counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_limit: Option<f64>,
     /// Sender's TCP state at the end of each bin; empty without detail and for other transports.
     pub tcp: Vec<TcpSample>,
     /// Delays in each bin, where this side measures them; empty without detail.

@@ -22,16 +22,21 @@ pub(super) fn outcome(
         true => (0..bins).map(|bin| tally.seconds.get(bin).map_or(0.0, |second| second.0 as f64)).collect(),
         false => std::iter::once(tally.received as f64).chain(std::iter::repeat(0.0)).take(bins).collect(),
     };
+    // The tester's own delay was measured before. If the mean is below it, the load of this machine has changed since, and
+    // the delay of the router is unknown.
     let mean = |(frames, sum): (u64, u64)| match frames {
         0 => f64::NAN,
-        _ => (sum as f64 / frames as f64 - own_delay.0 as f64).max(0.0) / 1e9,
+        _ => {
+            Some(sum as f64 / frames as f64 - own_delay.0 as f64)
+                .filter(|mean| *mean > 0.0)
+                .unwrap_or(f64::NAN)
+                / 1e9
+        }
     };
+    let all = tally.seconds.iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     let delays: Vec<f64> = match is_by_second {
         true => (0..bins).map(|bin| mean(tally.seconds.get(bin).copied().unwrap_or_default())).collect(),
-        false => {
-            let all = tally.seconds.iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
-            std::iter::once(mean(all)).chain(std::iter::repeat(f64::NAN)).take(bins).collect()
-        }
+        false => std::iter::once(mean(all)).chain(std::iter::repeat(f64::NAN)).take(bins).collect(),
     };
     let first = |count: u64| std::iter::once(count as f64).chain(std::iter::repeat(0.0)).take(bins).collect();
     let bits = 8.0 * f64::from(payload) / interval.as_secs_f64();
@@ -53,6 +58,7 @@ pub(super) fn outcome(
         previous.1 += if is_same { next.1 } else { 0 };
         is_same
     });
+    let distribution = Distribution { metric: Metric::FlowDelay, subject: subject.clone(), buckets };
     RunOutcome {
         interval,
         bins,
@@ -64,7 +70,7 @@ pub(super) fn outcome(
             series(Metric::FlowCorrupted, first(tally.wrong)),
             series(Metric::FlowDelay, delays),
         ],
-        distributions: vec![Distribution { metric: Metric::FlowDelay, subject: subject.clone(), buckets }],
+        distributions: if mean(all).is_nan() { Vec::new() } else { vec![distribution] },
         loads: vec![
             load("rate", "packets/s", trial.rate, result.offered),
             load("burst", "packets", f64::from(result.burst), f64::from(result.burst)),

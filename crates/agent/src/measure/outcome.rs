@@ -56,6 +56,16 @@ pub struct FlowOutcome {
 }
 
 impl FlowOutcome {
+    /// Returns the rate at which the host answers at most, if it limits its answers to one-ended probes.
+    pub fn answer_limit(&self) -> Option<f64> {
+        self.received.as_ref()?.answer_limit
+    }
+
+    /// Returns the packets lost on the path; `None` if the host limits its answers, so that they are unknown.
+    pub fn known_loss(&self) -> Option<u64> {
+        self.lost.filter(|_| self.answer_limit().is_none())
+    }
+
     /// Returns the packets dropped by the receiver's socket, which were not lost on the path.
     pub fn socket_drops(&self) -> u64 {
         self.received.as_ref().map_or(0, |result| result.socket_drops)

@@ -2,6 +2,7 @@
 //! of a network. Sans-IO: a search proposes the next trial and is given its result; sending the packets, and
 //! their timing, is up to the driver.
 
+mod answer_limit;
 mod arrivals;
 mod binomial;
 pub mod bit_error;
@@ -26,6 +27,7 @@ pub mod tune;
 pub mod verdict;
 pub mod y1564;
 
+pub use answer_limit::{AnswerLimitDetector, MAX_LIMITED_RATE};
 pub use arrivals::{ArrivalWindow, Arrivals};
 pub use binomial::{Interval, chi_square_tail, clopper_pearson, incomplete_beta};
 pub use clock_offset::{ClockOffset, Exchange, OffsetEstimator};

@@ -219,8 +219,16 @@ impl OutcomeBuilder {
     fn add_receiver(&mut self, name: &str, is_tcp: bool, receiving: Option<&&FlowResult>) {
         let received = |value: fn(&BinCounts) -> u64, scale| per_bin(receiving, value, scale);
         self.push(Metric::FlowThroughput, name, received(|c| c.received_bytes, 8.0 / self.seconds));
-        if !is_tcp {
+        let limit = receiving.and_then(|receiver| receiver.answer_limit);
+        if let Some(limit) = limit.filter(|_| name.starts_with("test.")) {
+            let reason =
+                format!("flow.{name}: the host answers at most {limit:.1} probes/s, so the loss is unknown");
+            self.outcome.void.push(reason);
+        }
+        if !is_tcp && limit.is_none() {
             self.push(Metric::FlowLost, name, received(|c| c.lost, 1.0));
+        }
+        if !is_tcp {
             self.push(Metric::FlowDuplicated, name, received(|c| c.duplicated, 1.0));
             self.push(Metric::FlowReordered, name, received(|c| c.reordered, 1.0));
             self.push(Metric::FlowCorrupted, name, received(|c| c.corrupted, 1.0));

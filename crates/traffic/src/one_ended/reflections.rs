@@ -8,6 +8,7 @@ use super::super::udp::{FlowPacket, PacketTracker};
 use super::{ProbeFormat, echo};
 use netstage_agent_api::results::{BinCounts, Buckets, FlowResult, Travel};
 use netstage_agent_api::task::FlowTask;
+use netstage_core::measure::{AnswerLimitDetector, MAX_LIMITED_RATE};
 use netstage_core::time::Instant;
 use netstage_host::clock::{ArrivalClock, Epoch};
 use netstage_wire::probe::{self, Header};
@@ -34,6 +35,7 @@ pub struct Reflections {
     batch: ReceiveBatch,
     clock: ArrivalClock,
     tracker: PacketTracker,
+    limit: AnswerLimitDetector,
     drops: u32,
     /// Number of other ICMP errors.
     other_errors: u64,
@@ -63,6 +65,7 @@ impl Reflections {
             }),
             clock: ArrivalClock::new(),
             tracker: PacketTracker::new(task, ledger),
+            limit: AnswerLimitDetector::default(),
             drops: 0,
             other_errors: 0,
             unidentified: 0,
@@ -115,10 +118,22 @@ impl Reflections {
             ));
         }
         warnings.extend(self.clock.warning().map(|warning| format!("flow {name}: {warning}")));
+        let limit = self.limit.limit();
         let is_silent = self.tracker.sequence.received() == 0 && now >= self.stop;
         let result = self.tracker.finish(name, warnings);
+        let (packets, bytes) =
+            result.bins.iter().fold((0, 0), |sum, bin| (sum.0 + bin.received, sum.1 + bin.received_bytes));
+        let slow =
+            |limit: &f64| limit * 8.0 * bytes as f64 / f64::max(packets as f64, 1.0) <= MAX_LIMITED_RATE;
+        let limit = limit.filter(slow);
+        warnings.extend(limit.map(|limit| {
+            format!(
+                "flow {name}: the host answers at most {limit:.1} probes/s, so the loss is unknown; probe at a lower rate"
+            )
+        }));
         FlowResult {
             sends: true,
+            answer_limit: limit,
             round_trip: result.delay,
             delay: Buckets::default(),
             socket_drops: self.drops.into(),
@@ -148,6 +163,7 @@ impl Reflections {
                 };
                 let bytes = (datagram.length - overhead) as u64;
                 let at_ns = self.clock.at_ns(datagram.realtime_ns);
+                self.limit.record(header.number, Instant(at_ns));
                 self.tracker.handle_packet(epoch, answer(epoch, header, bytes, at_ns));
             }
             if count < RECEIVE_BATCH {
@@ -172,6 +188,7 @@ impl Reflections {
             let bytes = self.size.unwrap_or(icmp_error.length as u64);
             self.clock.begin_batch();
             let at_ns = self.clock.at_ns(icmp_error.realtime_ns);
+            self.limit.record(header.number, Instant(at_ns));
             self.tracker.handle_packet(epoch, answer(epoch, header, bytes, at_ns));
         }
         // The socket also has the error pending, and would otherwise stay ready.

@@ -114,10 +114,26 @@ fn every_probe_to_a_closed_port_is_answered_without_rate_limit() {
     assert!(result.received() > 0);
 }
 
+fn a_limit_of_the_answers_is_reported() {
+    let pair = Pair::new(VethOptions::default());
+    // One answer per 20 ms after a burst.
+    pair.right.sysctl("net/ipv4/icmp_ratelimit", "20").unwrap();
+    let task = crossing(1, TaskTransport::UdpUnreachable(OneEnded::default()), CBR, LEFT, at(RIGHT, 9));
+    let (sent, _) = run_across(&pair, vec![task], vec![]);
+    let limit = sent.flows[0].answer_limit.unwrap_or_else(|| panic!("{sent:?}"));
+    assert!((40.0..60.0).contains(&limit), "{limit}");
+    assert!(
+        sent.warnings.iter().any(|warning| warning.contains("the loss is unknown")),
+        "{:?}",
+        sent.warnings
+    );
+}
+
 netstage_harness::tests![
     the_peer_sees_the_requested_window,
     a_silent_host_affects_only_its_own_flow,
     every_receiver_of_a_group_gets_all_packets_of_its_source,
     two_receivers_share_a_group,
     every_probe_to_a_closed_port_is_answered_without_rate_limit,
+    a_limit_of_the_answers_is_reported,
 ];

@@ -121,8 +121,10 @@ fn flow(flow: &FlowOutcome, measured: Duration) -> Value {
         "sent": flow.sent.as_ref().map(|_| sent(&flow.counts, measured)),
         "received": received_side.map(|_| received(&flow.counts, measured)),
         "received_after_end": flow.drained(),
-        "lost_packets": flow.lost,
-        "loss_ratio": flow.lost.map(|lost| lost as f64 / flow.counts.sent.max(1) as f64),
+        "answer_limit": flow.answer_limit(),
+        "unanswered_packets": flow.lost.filter(|_| flow.answer_limit().is_some()),
+        "lost_packets": flow.known_loss(),
+        "loss_ratio": flow.known_loss().map(|lost| lost as f64 / flow.counts.sent.max(1) as f64),
         "socket_drops": flow.socket_drops(),
         "retransmissions": flow.retransmissions,
         "tcp": flow.sent.as_ref().and_then(|result| result.tcp.iter().rfind(|sample| sample.is_known())),
@@ -174,7 +176,7 @@ fn sums(outcome: &MeasurementOutcome) -> Value {
             "sent_bits_per_second": rate(sent, outcome.measured),
             "received_bytes": received,
             "received_bits_per_second": rate(received, outcome.measured),
-            "lost_packets": flows().map(|flow| flow.lost).sum::<Option<u64>>(),
+            "lost_packets": flows().map(|flow| flow.known_loss()).sum::<Option<u64>>(),
             "retransmissions": flows().map(|flow| flow.retransmissions).sum::<Option<u64>>(),
         });
         sums.insert(direction(reverse).into(), sum);

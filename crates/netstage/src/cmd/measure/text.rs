@@ -261,6 +261,12 @@ fn totals(order: &MeasurementParameters, flow: &FlowOutcome, measured: Duration)
         let share = 100.0 * lost as f64 / counts.sent.max(1) as f64;
         let fate = if kind(order) == Kind::Answers { "unanswered" } else { "lost on the path" };
         let _ = write!(text, "; {lost} of {} packets {fate} ({share:.3} %)", counts.sent);
+        if let Some(limit) = flow.answer_limit() {
+            let _ = write!(
+                text,
+                ", loss unknown, at most {share:.3} %: the host answers at most {limit:.1} probes/s"
+            );
+        }
         for (count, event) in [
             (flow.socket_drops(), "dropped by the receiver's socket (not the path)"),
             (flow.drained().packets, "received after the end"),
