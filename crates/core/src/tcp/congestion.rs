@@ -5,8 +5,10 @@
 //! one after a timeout (RFC 3465 section 2.3). Linux does not have this limit.
 
 use super::cubic::{self, Cubic, Friendliness};
+use super::hystart::HyStart;
 use super::{Algorithm, TcpConfig};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
+use alloc::boxed::Box;
 
 #[derive(Clone, Debug)]
 pub(super) struct CongestionWindow {
@@ -15,11 +17,18 @@ pub(super) struct CongestionWindow {
     /// In bytes; infinite until the first reduction.
     ssthresh: f64,
     cubic: Cubic,
+    /// In the slow start of Linux's CUBIC.
+    hystart: Option<Box<HyStart>>,
 }
 
 impl CongestionWindow {
     pub fn new(config: &TcpConfig) -> CongestionWindow {
-        CongestionWindow { cwnd: initial(config), ssthresh: f64::INFINITY, cubic: Cubic::new() }
+        CongestionWindow {
+            cwnd: initial(config),
+            ssthresh: f64::INFINITY,
+            cubic: Cubic::new(),
+            hystart: None,
+        }
     }
 
     /// Returns the window in whole bytes.
@@ -77,6 +86,27 @@ impl CongestionWindow {
         }
     }
 
+    /// Ends slow start with [`HyStart`], as the CUBIC of Linux. Must be called before the growth for an ACK that gave a
+    /// round-trip sample; `sequences` are those acknowledged and sent.
+    #[inline]
+    pub fn end_slow_start(
+        &mut self,
+        config: &TcpConfig,
+        now: Instant,
+        sequences: (u64, u64),
+        sample: Duration,
+    ) {
+        if config.algorithm != Algorithm::LinuxCubic || self.cwnd >= self.ssthresh {
+            return;
+        }
+        let window = self.cwnd / f64::from(config.max_segment_size);
+        let hystart = self.hystart.get_or_insert_with(|| Box::new(HyStart::new()));
+        if hystart.handle_ack(now, sequences, window, sample) {
+            self.ssthresh = self.cwnd;
+            self.hystart = None;
+        }
+    }
+
     /// Sets the threshold after congestion with `flight` bytes outstanding. The caller sets the window.
     ///
     /// Reno and NewReno take half of the flight size (RFC 5681 equation 4). The other algorithms take their share of
@@ -101,6 +131,7 @@ impl CongestionWindow {
     pub fn timeout(&mut self, config: &TcpConfig) {
         self.cwnd = f64::from(config.max_segment_size);
         self.cubic.timeout();
+        self.hystart = None;
     }
 
     /// Limits the window after an idle time longer than the timeout (RFC 5681 section 4.1).

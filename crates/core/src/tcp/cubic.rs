@@ -1,6 +1,6 @@
 //! The window function of CUBIC (RFC 9438). Windows are in segments.
 //!
-//! HyStart++ is not implemented: slow start is the standard one.
+//! `linux-cubic` ends slow start with HyStart, `cubic` with the first loss; HyStart++ (RFC 9406) is not implemented.
 //!
 //! Linux (tcp_cubic.c) departs from the RFC in the Reno-friendly region, which determines the growth of small
 //! windows. The RFC switches to Reno's increase, a segment per round trip, once its estimate of Reno's window reaches

@@ -12,6 +12,7 @@ mod congestion;
 mod cubic;
 pub mod event;
 pub mod history;
+mod hystart;
 mod limit_detector;
 mod prr;
 mod rack;

@@ -166,7 +166,11 @@ impl TcpDataSender {
         }
         let advanced = ack.ack - self.unacknowledged;
         if advanced > 0 {
-            self.sample_round_trip(config, now, ack);
+            if let Some(sample) = self.sample_round_trip(config, now, ack)
+                && self.phase == SenderPhase::Open
+            {
+                self.window.end_slow_start(config, now, (ack.ack, self.highest), sample);
+            }
             self.unacknowledged = ack.ack;
             self.next = self.next.max(ack.ack);
             self.head_timed_out = false;
@@ -392,15 +396,21 @@ impl TcpDataSender {
 /// Handling of new ACKs: round-trip samples, timer and window growth.
 impl TcpDataSender {
     #[inline]
-    fn sample_round_trip(&mut self, config: &TcpConfig, now: Instant, ack: &Ack) {
+    fn sample_round_trip(&mut self, config: &TcpConfig, now: Instant, ack: &Ack) -> Option<Duration> {
         if config.timestamps {
             // RFC 7323 appendix G expects an ACK for every second segment in flight.
             let flight = (self.highest - self.unacknowledged) as f64;
             let share = (2.0 * f64::from(config.max_segment_size) / flight).min(1.0);
-            self.round_trip.sample(config, now.since(ack.echo), share);
+            let sample = now.since(ack.echo);
+            self.round_trip.sample(config, sample, share);
+            Some(sample)
         } else if self.timed_at != Instant::NEVER && ack.ack >= self.timed {
-            self.round_trip.sample(config, now.since(self.timed_at), 1.0);
+            let sample = now.since(self.timed_at);
+            self.round_trip.sample(config, sample, 1.0);
             self.timed_at = Instant::NEVER;
+            Some(sample)
+        } else {
+            None
         }
     }
 
@@ -483,6 +493,6 @@ mod tests {
 
     #[test]
     fn state_stays_small() {
-        assert!(size_of::<TcpDataSender>() <= 224, "{}", size_of::<TcpDataSender>());
+        assert!(size_of::<TcpDataSender>() <= 232, "{}", size_of::<TcpDataSender>());
     }
 }

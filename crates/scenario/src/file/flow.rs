@@ -179,7 +179,8 @@ choice!(Algorithm {
     "newreno" => Algorithm::NewReno,
     /// RFC 9438.
     "cubic" => Algorithm::Cubic,
-    /// RFC 9438, but as friendly to Reno as Linux: with small windows as fast as Reno, not faster.
+    /// RFC 9438 as in Linux: with small windows as fast as Reno, not faster, and with HyStart, which ends slow start before the
+    /// first loss.
     "linux-cubic" => Algorithm::LinuxCubic,
     /// Configured increase and decrease, with NewReno's recovery.
     "aimd" => Algorithm::Aimd,

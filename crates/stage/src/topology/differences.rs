@@ -80,7 +80,7 @@ fn tcp_differences(tcp: &TcpConfig) -> Vec<String> {
             "TCP cubic ran as Linux cubic, with HyStart, and slower than RFC 9438 with small windows, by 10 to 17 % \
              at random losses of 0.1 to 1 %; to simulate it, set tcp = { algorithm = \"linux-cubic\" }",
         ),
-        Algorithm::LinuxCubic => add(true, "TCP linux-cubic ran as Linux cubic, with HyStart"),
+        Algorithm::LinuxCubic => {}
         Algorithm::Aimd { .. } => {
             add(true, "TCP aimd ran as Linux reno, with a = 1 and b = 0.5, the only values of the kernel")
         }
