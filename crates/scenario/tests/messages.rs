@@ -181,3 +181,46 @@ fn all_faults_are_reported_at_once() {
         assert!(lines.contains(&line), "{errors}");
     }
 }
+
+#[test]
+fn routing_that_cannot_converge_is_found_before_the_run() {
+    let text = r#"
+[scenario]
+title = "parts"
+duration = "10 s"
+[node.h1]
+[node.h2]
+[node.e1]
+kind = "router"
+[node.e2]
+kind = "router"
+[node.c1]
+kind = "router"
+[node.c2]
+kind = "router"
+[link.a]
+ends = ["h1", "e1"]
+rate = "1 Gbit/s"
+[link.b]
+ends = ["e1", "c1"]
+rate = "1 Gbit/s"
+[link.c]
+ends = ["c2", "e2"]
+rate = "1 Gbit/s"
+[link.d]
+ends = ["e2", "h2"]
+rate = "1 Gbit/s"
+[flow.f]
+from = "h1"
+to = "h2"
+[service.provider]
+program = "frr"
+core = ["c1", "c2"]
+edges = { e1 = 65001, e2 = 65002 }
+"#;
+    let errors = parse("case.toml", text, None, &LoadOptions::default()).unwrap_err();
+    assert!(errors.to_string().contains("the core has no path from `e1` to `e2`"), "{errors}");
+    let linked = format!("{text}[link.core]\nends = [\"c1\", \"c2\"]\nrate = \"1 Gbit/s\"\n");
+    let linked = parse("case.toml", &linked, None, &LoadOptions::default());
+    assert!(linked.is_ok(), "{}", linked.unwrap_err());
+}

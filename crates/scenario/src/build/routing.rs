@@ -7,6 +7,7 @@ use crate::plan::{EdgeRouter, NodeKind, RoutingService};
 use crate::scalar::NodeName;
 use crate::table::{List, Located};
 use netstage_core::time::Duration;
+use std::collections::BTreeSet;
 
 /// Minimum hold time of BGP.
 const MIN_HOLD: Duration = Duration::from_secs(3);
@@ -64,6 +65,9 @@ impl Builder<'_, '_> {
                 self.problems.push_help(member.place, message, "an edge needs a link to a core router");
             }
         }
+        if !core.is_empty() {
+            self.check_core_connects(&core, &edges, frr.edges.place, network);
+        }
         if frr.edges.0.len() < 2 {
             self.problems.push(frr.edges.place, "LSPs run between edges: list at least two");
         }
@@ -94,6 +98,37 @@ impl Builder<'_, '_> {
             hello: frr.hello.value.0,
             dead: frr.dead.value.0,
             ready_timeout: frr.patience.0,
+        }
+    }
+
+    /// Reports edges between which the core has no path, so that their sessions would never be up.
+    fn check_core_connects(
+        &mut self,
+        core: &[usize],
+        edges: &[EdgeRouter],
+        place: SourceRange,
+        network: &NodeGraph,
+    ) {
+        let links = self.link_ends();
+        let is_attached = |edge: &&EdgeRouter| {
+            links.iter().any(|ends| ends.contains(&edge.node) && ends.iter().any(|end| core.contains(end)))
+        };
+        let mut attached = edges.iter().filter(is_attached);
+        let Some(first) = attached.next().map(|edge| edge.node) else { return };
+        let mut reached = BTreeSet::from([first]);
+        let mut pending = vec![first];
+        while let Some(node) = pending.pop() {
+            // Only core routers carry the routes of others.
+            if node != first && !core.contains(&node) {
+                continue;
+            }
+            let neighbors = links.iter().filter(|ends| ends.contains(&node)).flatten();
+            pending.extend(neighbors.copied().filter(|end| reached.insert(*end)));
+        }
+        if let Some(edge) = attached.find(|edge| !reached.contains(&edge.node)) {
+            let [first, other] = [first, edge.node].map(|node| &network.names[node]);
+            let message = format!("the core has no path from `{first}` to `{other}`");
+            self.problems.push_help(place, message, "link the routers of `core` to each other");
         }
     }
 
