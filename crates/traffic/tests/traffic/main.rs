@@ -82,6 +82,11 @@ fn run(engine: TrafficEngine) -> AgentReport {
         netstage_harness::skip_busy(stall);
     }
     assert_eq!(report.void, Vec::<String>::new());
+    let skipped: u64 =
+        report.flows.iter().filter_map(|flow| flow.schedule).map(|schedule| schedule.skipped).sum();
+    if skipped > 0 {
+        netstage_harness::skip_busy(format!("the senders skipped {skipped} late packets"));
+    }
     report
 }
 

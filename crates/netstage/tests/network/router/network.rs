@@ -8,6 +8,7 @@ use netstage_host::ports::FramePort as _;
 use netstage_host::ports::tun::{Tun, TunLayer};
 use netstage_router::daemon::state::{LabelState, RouteFilter, RouteState, RouterInterface};
 use netstage_router::daemon::{RouterState, labels, query, routes};
+use nix::sys::socket::{setsockopt, sockopt};
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -237,6 +238,8 @@ impl DatagramStream {
     /// Starts the stream, with a datagram every 0.5 ms.
     pub fn start(world: &TwoSites) -> DatagramStream {
         let [near, far] = world.sockets();
+        // Room for all datagrams, as the receiver may not run for a second on a busy machine.
+        setsockopt(&far, sockopt::RcvBufForce, &(16 << 20)).unwrap();
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
         let ended = Arc::clone(&stop);
