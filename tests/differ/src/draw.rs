@@ -90,8 +90,16 @@ pub fn real_network(seed: u64) -> Network {
     let mut draw = Draw::new(seed, "real network");
     let bins = 1_000 * MS * draw.between(4, 8) / network.interval;
     network.duration = bins * network.interval;
+    // A provider edge router on real packets carries no flow outside of VPNs.
+    if network.flows.iter().any(|flow| flow.vpn.is_none()) {
+        network.vpns.clear();
+        network.flows.iter_mut().for_each(|flow| flow.vpn = None);
+    }
     for node in &mut network.nodes {
         node.device = None;
+        if network.vpns.is_empty() && node.kind == "pe" {
+            node.kind = "router";
+        }
     }
     for flow in &mut network.flows {
         flow.stop = None;
