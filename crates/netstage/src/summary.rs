@@ -1,5 +1,6 @@
 //! Reports as text for the terminal.
 
+use netstage_study::kept_trials;
 use netstage_study::report::ReportData;
 use netstage_study::table::{Align, ReportTable};
 use std::fmt::Write as _;
@@ -83,6 +84,13 @@ fn verdicts(out: &mut String, data: &ReportData) {
         if !all[0].missed.is_empty() {
             let _ = writeln!(out, "    missed: {}", all[0].missed);
         }
+    }
+}
+
+/// Prints the finished trials of an unfinished study to stderr, if there are any.
+pub fn print_kept_trials(folder: &Path) {
+    if let Some(trials) = kept_trials(folder) {
+        eprintln!("{}", table(&trials));
     }
 }
 

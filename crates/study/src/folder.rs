@@ -188,11 +188,11 @@ impl StudyFolder {
         self.save(TRIALS, &format!("{cell}-{seed}.{number}"), bytes)
     }
 
-    /// Returns the saved outcome of a performance of the stage, if it is undamaged.
-    pub fn trial(&self, (cell, seed): RunId, number: usize) -> Option<Bytes> {
-        let prefix = format!("{cell}-{seed}.{number}.");
-        let is_trial = |path: &PathBuf| file_name(path).is_some_and(|name| name.starts_with(&prefix));
-        files(&self.file(TRIALS)).find(is_trial).and_then(|path| read_checked(&path).ok())
+    /// Returns the saved outcomes of an unfinished run, by number.
+    pub fn trials(&self, (cell, seed): RunId) -> BTreeMap<usize, PathBuf> {
+        let prefix = format!("{cell}-{seed}.");
+        let number = |path: &Path| file_name(path)?.strip_prefix(&prefix)?.split_once('.')?.0.parse().ok();
+        files(&self.file(TRIALS)).filter_map(|path| Some((number(&path)?, path))).collect()
     }
 
     /// Creates an empty file of the results of a run's trials.

@@ -1,7 +1,7 @@
 //! Journal of the trials of unfinished runs. A run with tests may take hours, so each trial is saved when it ends, and the
 //! next process goes on from the last one.
 
-use crate::folder::StudyFolder;
+use crate::folder::{StudyFolder, read_checked};
 use crate::perform::{PlanRunner, RunId};
 use crate::series::{encode_run, read_run};
 use crate::table::ReportTable;
@@ -9,9 +9,10 @@ use crate::{RunFailure, StudyError, trials};
 use netstage_scenario::outcome::finding::TrialEntry;
 use netstage_scenario::outcome::{RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -20,6 +21,8 @@ use std::sync::{Mutex, PoisonError};
 pub struct TrialJournal<'a> {
     folder: &'a StudyFolder,
     run: RunId,
+    /// Saved outcomes, by number.
+    saved: BTreeMap<usize, PathBuf>,
     /// Number of the next performance of the stage.
     next: AtomicUsize,
     results: Mutex<File>,
@@ -29,7 +32,8 @@ impl<'a> TrialJournal<'a> {
     /// Opens the journal of a run.
     pub fn open(folder: &'a StudyFolder, run: RunId) -> Result<TrialJournal<'a>, StudyError> {
         let results = Mutex::new(folder.create_trial_results(run)?);
-        Ok(TrialJournal { folder, run, next: AtomicUsize::new(0), results })
+        let saved = folder.trials(run);
+        Ok(TrialJournal { folder, run, saved, next: AtomicUsize::new(0), results })
     }
 
     /// Returns the saved outcome of the next performance of the stage, or performs it and saves its outcome.
@@ -41,8 +45,8 @@ impl<'a> TrialJournal<'a> {
         observer: &dyn RunObserver,
     ) -> Result<RunOutcome, RunFailure> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let saved = self.folder.trial(self.run, number).and_then(|bytes| read_run(&bytes).ok());
-        if let Some((_, of, outcome)) = saved
+        let saved = self.saved.get(&number).and_then(|path| read_checked(path).ok());
+        if let Some((_, of, outcome)) = saved.and_then(|bytes| read_run(&bytes).ok())
             && of == seed
         {
             return Ok(outcome);

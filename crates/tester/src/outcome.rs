@@ -24,14 +24,9 @@ pub(super) fn outcome(
     };
     // The tester's own delay was measured before. If the mean is below it, the load of this machine has changed since, and
     // the delay of the router is unknown.
-    let mean = |(frames, sum): (u64, u64)| match frames {
-        0 => f64::NAN,
-        _ => {
-            Some(sum as f64 / frames as f64 - own_delay.0 as f64)
-                .filter(|mean| *mean > 0.0)
-                .unwrap_or(f64::NAN)
-                / 1e9
-        }
+    let mean = |(frames, sum): (u64, u64)| {
+        let mean = sum as f64 / frames as f64 - own_delay.0 as f64;
+        if mean > 0.0 { mean / 1e9 } else { f64::NAN }
     };
     let all = tally.seconds.iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     let delays: Vec<f64> = match is_by_second {

@@ -45,30 +45,23 @@ pub enum ControllerError {
 impl ControllerError {
     /// Reports whether the only reason is that the start order arrived after the start.
     pub fn is_late_start(&self) -> bool {
-        match self {
-            ControllerError::Refused(refusals) => {
-                refusals.iter().all(|(_, refusal)| refusal.kind == OrderRefusalKind::Late)
-            }
-            _ => false,
-        }
+        self.has_only(OrderRefusalKind::Late)
     }
 
     /// Reports whether the only reason is that other controllers own the agents.
     pub fn is_busy(&self) -> bool {
-        match self {
-            ControllerError::Refused(refusals) => {
-                refusals.iter().all(|(_, r)| r.kind == OrderRefusalKind::Busy)
-            }
-            _ => false,
-        }
+        self.has_only(OrderRefusalKind::Busy)
     }
 
     /// Reports whether the only reason is a missing privilege or kernel feature.
     pub fn is_missing_feature(&self) -> bool {
+        self.has_only(OrderRefusalKind::Missing)
+    }
+
+    /// Reports whether the agents refused, all for this kind of reason.
+    fn has_only(&self, kind: OrderRefusalKind) -> bool {
         match self {
-            ControllerError::Refused(refusals) => {
-                refusals.iter().all(|(_, r)| r.kind == OrderRefusalKind::Missing)
-            }
+            ControllerError::Refused(refusals) => refusals.iter().all(|(_, refusal)| refusal.kind == kind),
             _ => false,
         }
     }

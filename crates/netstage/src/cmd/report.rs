@@ -3,7 +3,7 @@
 use crate::exit::{self, Failure, OK};
 use crate::summary;
 use netstage_study::report::ReportData;
-use netstage_study::{OpenError, StoredRecord, compare, kept_trials, page, report, svg};
+use netstage_study::{OpenError, StoredRecord, compare, page, report, svg};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -63,10 +63,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
 /// Opens a record. Prints the finished trials of a study that has none yet.
 fn open(folder: &Path) -> Result<StoredRecord, OpenError> {
     StoredRecord::open(folder).inspect_err(|error| {
-        if let OpenError::Incomplete { folder, .. } = error
-            && let Some(trials) = kept_trials(folder)
-        {
-            eprintln!("{}", summary::table(&trials));
+        if let OpenError::Incomplete { folder, .. } = error {
+            summary::print_kept_trials(folder);
         }
     })
 }

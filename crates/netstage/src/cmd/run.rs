@@ -7,8 +7,7 @@ use crate::summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use netstage_scenario::Scenario;
 use netstage_study::{
-    Observer, PlanRunner, StoredRecord, StudyError, StudyOptions, StudyProgress, TOOL, folders, kept_trials,
-    page, report,
+    Observer, PlanRunner, StoredRecord, StudyError, StudyOptions, StudyProgress, TOOL, folders, page, report,
 };
 use serde_json::json;
 use std::path::PathBuf;
@@ -93,10 +92,8 @@ fn perform(
     let mut bar = Bar::new();
     let record = netstage_study::run(scenario, runner, options, &mut bar, interrupted);
     bar.bar.finish_and_clear();
-    if let Err(StudyError::Interrupted { folder, .. }) = &record
-        && let Some(trials) = kept_trials(folder)
-    {
-        eprintln!("{}", summary::table(&trials));
+    if let Err(StudyError::Interrupted { folder, .. }) = &record {
+        summary::print_kept_trials(folder);
     }
     record
 }

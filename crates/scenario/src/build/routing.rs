@@ -58,9 +58,7 @@ impl Builder<'_, '_> {
             self.check_router(network, node, member.place);
             let Some(system) = &member.value else { continue };
             edges.push(EdgeRouter { node, system: system.0 as u32 });
-            let is_attached =
-                |ends: &[usize; 2]| ends.contains(&node) && ends.iter().any(|end| core.contains(end));
-            if !core.is_empty() && !self.link_ends().iter().any(is_attached) {
+            if !core.is_empty() && !is_attached(&self.link_ends(), node, &core) {
                 let message = format!("no link connects `{}` to the core", member.name);
                 self.problems.push_help(member.place, message, "an edge needs a link to a core router");
             }
@@ -110,10 +108,7 @@ impl Builder<'_, '_> {
         network: &NodeGraph,
     ) {
         let links = self.link_ends();
-        let is_attached = |edge: &&EdgeRouter| {
-            links.iter().any(|ends| ends.contains(&edge.node) && ends.iter().any(|end| core.contains(end)))
-        };
-        let mut attached = edges.iter().filter(is_attached);
+        let mut attached = edges.iter().filter(|edge| is_attached(&links, edge.node, core));
         let Some(first) = attached.next().map(|edge| edge.node) else { return };
         let mut reached = BTreeSet::from([first]);
         let mut pending = vec![first];
@@ -207,4 +202,9 @@ impl Builder<'_, '_> {
             self.problems.push_help(via.place, "routing daemons choose the path through these nodes", help);
         }
     }
+}
+
+/// Returns whether a link connects a node to a core router.
+fn is_attached(links: &[[usize; 2]], node: usize, core: &[usize]) -> bool {
+    links.iter().any(|ends| ends.contains(&node) && ends.iter().any(|end| core.contains(end)))
 }

@@ -12,6 +12,9 @@ use netstage_scenario::plan::{FlowGroup, FlowTransport, Method, Plan, RateSearch
 use std::cell::RefCell;
 use std::sync::Mutex;
 
+/// Callbacks that do nothing.
+const QUIET: TrialCallbacks<'static> = TrialCallbacks { stop: &|| false, doing: &|_| {}, on_trial: &|_| {} };
+
 /// Returns the fixture's plan with one test from the first host to the last.
 fn plan(method: Method, sizes: &[u32]) -> Plan {
     let mut plan = fixture::plan();
@@ -79,9 +82,7 @@ fn device(plan: &Plan, capacity: f64, generator: f64) -> RunOutcome {
 
 fn tested(plan: &Plan, capacity: f64, generator: f64) -> TestOutcome {
     let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| Ok(device(plan, capacity, generator));
-    run(plan, (1, 0), &runner, &TrialCallbacks { stop: &|| false, doing: &|_| {}, on_trial: &|_| {} })
-        .unwrap()
-        .remove(0)
+    run(plan, (1, 0), &runner, &QUIET).unwrap().remove(0)
 }
 
 #[track_caller]
@@ -115,8 +116,7 @@ fn a_trial_runs_the_probe_and_the_load_on_the_network() {
     };
     let doing = RefCell::new(Vec::new());
     let record = |what: &str| doing.borrow_mut().push(what.to_owned());
-    run(&plan, (1, 0), &runner, &TrialCallbacks { stop: &|| false, doing: &record, on_trial: &|_| {} })
-        .unwrap();
+    run(&plan, (1, 0), &runner, &TrialCallbacks { doing: &record, ..QUIET }).unwrap();
     let plans = plans.into_inner().unwrap();
     for derived in &plans {
         assert_eq!((&derived.nodes, &derived.links, &derived.vpns), (&plan.nodes, &plan.links, &plan.vpns));
@@ -180,14 +180,7 @@ fn a_test_is_void_if_all_trials_are_void() {
         Ok(RunOutcome { void: vec!["the emulator was late".into()], ..device(plan, 20e6, f64::INFINITY) })
     };
     for (retries, attempts) in [(0, 3), (4, 5)] {
-        let test = run(
-            &plan,
-            (1, retries),
-            &runner,
-            &TrialCallbacks { stop: &|| false, doing: &|_| {}, on_trial: &|_| {} },
-        )
-        .unwrap()
-        .remove(0);
+        let test = run(&plan, (1, retries), &runner, &QUIET).unwrap().remove(0);
         let why = format!("one: {attempts} consecutive trials were void: the emulator was late");
         assert_eq!(test.void, [why]);
         assert_eq!(test.trials.len(), attempts);
@@ -250,10 +243,7 @@ fn stamp_plan() -> Plan {
 fn stamp_measures_loss_and_delay_of_each_direction() {
     let plan = stamp_plan();
     let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| Ok(session(plan, [20.0, 5.0], true));
-    let test =
-        run(&plan, (1, 0), &runner, &TrialCallbacks { stop: &|| false, doing: &|_| {}, on_trial: &|_| {} })
-            .unwrap()
-            .remove(0);
+    let test = run(&plan, (1, 0), &runner, &QUIET).unwrap().remove(0);
     let near = |metric, subject: &str, expected: f64| {
         let found = value(&test, metric, subject);
         assert!((found / expected - 1.0).abs() < 1e-3, "{metric:?} of {subject}: {found}");
@@ -296,14 +286,7 @@ fn stamp_measures_loss_and_delay_of_each_direction() {
 #[test]
 fn a_stamp_test_without_the_reflectors_report_is_void() {
     let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| Ok(session(plan, [20.0, 5.0], false));
-    let test = run(
-        &stamp_plan(),
-        (1, 0),
-        &runner,
-        &TrialCallbacks { stop: &|| false, doing: &|_| {}, on_trial: &|_| {} },
-    )
-    .unwrap()
-    .remove(0);
+    let test = run(&stamp_plan(), (1, 0), &runner, &QUIET).unwrap().remove(0);
     assert_eq!(test.void, ["one: the stage did not report the packets received by the reflector"]);
     assert!(test.findings.is_empty());
 }
