@@ -89,7 +89,7 @@ impl fmt::Display for StudyError {
             StudyError::Interrupted { folder, done, total, trials } => {
                 write!(
                     f,
-                    "interrupted: {done} of {total} runs and {trials} trials of others are kept in {}",
+                    "interrupted: {done} of {total} runs and {trials} trials of unfinished runs are kept in {}",
                     folder.display()
                 )
             }
@@ -140,8 +140,11 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Missing(folder) => write!(f, "{} holds no record (no record.json)", folder.display()),
             OpenError::Incomplete { folder, done, total, trials, .. } => {
-                let trials =
-                    if *trials > 0 { format!(" and {trials} trials of others") } else { String::new() };
+                let trials = if *trials > 0 {
+                    format!(" and {trials} trials of unfinished runs")
+                } else {
+                    String::new()
+                };
                 write!(
                     f,
                     "{} is unfinished: {done} of {total} runs{trials} are done; repeat the same `netstage run` to resume it",
