@@ -5,7 +5,7 @@ mod tcp_path;
 
 use netstage_core::rng::RandomStream;
 use netstage_core::tcp::{
-    Ack, Algorithm, DataSegment, LossDetection, TcpConfig, TcpDataReceiver, TcpDataSender,
+    Ack, Algorithm, DataSegment, LossDetection, SlowStart, Stack, TcpConfig, TcpDataReceiver, TcpDataSender,
 };
 use netstage_core::time::{Duration, Instant};
 use proptest::prelude::*;
@@ -22,11 +22,13 @@ fn algorithms() -> impl Strategy<Value = Algorithm> {
 }
 
 fn configs() -> impl Strategy<Value = TcpConfig> {
-    let switches = any::<[bool; 6]>();
+    let switches = any::<[bool; 8]>();
     let sizes = (1u32..3000, 1u64..200_000, 0u32..20, 0u32..6);
     (algorithms(), switches, sizes, 0u64..300, 0u64..1000).prop_map(
         |(algorithm, flags, sizes, delayed, rto)| TcpConfig {
+            stack: if flags[6] { Stack::Linux } else { Stack::Rfc },
             algorithm,
+            slow_start: if flags[7] { SlowStart::HyStartPlusPlus } else { SlowStart::Standard },
             sack: flags[0],
             loss_detection: if flags[5] { LossDetection::Rack } else { LossDetection::DuplicateAcks },
             ecn: flags[1],

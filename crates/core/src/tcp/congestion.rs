@@ -2,11 +2,13 @@
 //!
 //! Growth counts acknowledged bytes (RFC 3465), as Linux and ns-3's TcpLinuxReno count acknowledged segments: one
 //! segment per window of data, with or without delayed ACKs. In slow start an ACK counts for at most two segments, or
-//! one after a timeout (RFC 3465 section 2.3). Linux does not have this limit.
+//! one after a timeout (RFC 3465 section 2.3), except with the choices of Linux.
 
-use super::cubic::{self, Cubic, Friendliness};
+use super::cubic::{self, Cubic, Variant};
 use super::hystart::HyStart;
-use super::{Algorithm, TcpConfig};
+use super::hystart_plus_plus::HyStartPlusPlus;
+use super::rtt::RttEstimator;
+use super::{Algorithm, SlowStart, Stack, TcpConfig};
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 
@@ -17,8 +19,15 @@ pub(super) struct CongestionWindow {
     /// In bytes; infinite until the first reduction.
     ssthresh: f64,
     cubic: Cubic,
-    /// In the slow start of Linux's CUBIC.
-    hystart: Option<Box<HyStart>>,
+    /// Detects the end of slow start.
+    detector: Option<Box<Detector>>,
+}
+
+#[derive(Clone, Debug)]
+enum Detector {
+    /// Of Linux's CUBIC.
+    HyStart(HyStart),
+    HyStartPlusPlus(HyStartPlusPlus),
 }
 
 impl CongestionWindow {
@@ -27,7 +36,7 @@ impl CongestionWindow {
             cwnd: initial(config),
             ssthresh: f64::INFINITY,
             cubic: Cubic::new(),
-            hystart: None,
+            detector: None,
         }
     }
 
@@ -60,15 +69,23 @@ impl CongestionWindow {
         &mut self,
         config: &TcpConfig,
         now: Instant,
-        smoothed_ns: f64,
+        round_trip: &RttEstimator,
         acked: u64,
         after_timeout: bool,
     ) {
         let segment = f64::from(config.max_segment_size);
         let acked = acked as f64;
         if self.cwnd < self.ssthresh {
-            let limit = if after_timeout { segment } else { 2.0 * segment };
-            self.cwnd = (self.cwnd + acked.min(limit)).min(self.ssthresh);
+            let limit = match (config.stack, after_timeout) {
+                (Stack::Linux, _) => f64::INFINITY,
+                (Stack::Rfc, true) => segment,
+                (Stack::Rfc, false) => 2.0 * segment,
+            };
+            let divisor = match self.detector.as_deref() {
+                Some(Detector::HyStartPlusPlus(detector)) => detector.growth_divisor(),
+                _ => 1.0,
+            };
+            self.cwnd = (self.cwnd + acked.min(limit) / divisor).min(self.ssthresh);
             self.pause(config, now);
             return;
         }
@@ -76,18 +93,18 @@ impl CongestionWindow {
             Algorithm::Reno | Algorithm::NewReno => self.cwnd += segment * acked / self.cwnd,
             Algorithm::Aimd { increase, .. } => self.cwnd += increase * segment * acked / self.cwnd,
             Algorithm::Cubic | Algorithm::LinuxCubic => {
-                let friendliness = match config.algorithm {
-                    Algorithm::LinuxCubic => Friendliness::Linux,
-                    _ => Friendliness::Standard,
+                let (variant, round_trip_ns) = match config.algorithm {
+                    Algorithm::LinuxCubic => (Variant::Linux, round_trip.min_ns()),
+                    _ => (Variant::Standard, round_trip.smoothed_ns()),
                 };
                 let (cwnd, acked) = (self.cwnd / segment, acked / segment);
-                self.cwnd = self.cubic.grow(friendliness, now, cwnd, acked, smoothed_ns) * segment;
+                self.cwnd = self.cubic.grow(variant, now, cwnd, acked, round_trip_ns) * segment;
             }
         }
     }
 
-    /// Ends slow start with [`HyStart`], as the CUBIC of Linux. Must be called before the growth for an ACK that gave a
-    /// round-trip sample; `sequences` are those acknowledged and sent.
+    /// Ends slow start by HyStart or HyStart++. Must be called before the growth for an ACK that gave a round-trip sample;
+    /// `sequences` are those acknowledged and sent.
     #[inline]
     pub fn end_slow_start(
         &mut self,
@@ -96,14 +113,22 @@ impl CongestionWindow {
         sequences: (u64, u64),
         sample: Duration,
     ) {
-        if config.algorithm != Algorithm::LinuxCubic || self.cwnd >= self.ssthresh {
-            return;
-        }
+        let new = match config {
+            _ if self.cwnd >= self.ssthresh => return,
+            TcpConfig { algorithm: Algorithm::LinuxCubic, .. } => || Detector::HyStart(HyStart::new()),
+            TcpConfig { slow_start: SlowStart::HyStartPlusPlus, .. } if self.ssthresh.is_infinite() => {
+                || Detector::HyStartPlusPlus(HyStartPlusPlus::new())
+            }
+            _ => return,
+        };
         let window = self.cwnd / f64::from(config.max_segment_size);
-        let hystart = self.hystart.get_or_insert_with(|| Box::new(HyStart::new()));
-        if hystart.handle_ack(now, sequences, window, sample) {
+        let ends = match &mut **self.detector.get_or_insert_with(|| Box::new(new())) {
+            Detector::HyStart(detector) => detector.handle_ack(now, sequences, window, sample),
+            Detector::HyStartPlusPlus(detector) => detector.handle_ack(sequences, sample),
+        };
+        if ends {
             self.ssthresh = self.cwnd;
-            self.hystart = None;
+            self.detector = None;
         }
     }
 
@@ -111,11 +136,16 @@ impl CongestionWindow {
     ///
     /// Reno and NewReno take half of the flight size (RFC 5681 equation 4). The other algorithms take their share of
     /// the window if the flight filled it, else of the flight. A flight is whole segments, and rounding down would
-    /// bias the decrease (RFC 9438 section 4.6 allows this).
+    /// bias the decrease (RFC 9438 section 4.6 allows this). Linux takes the share of the window, in whole segments.
     pub fn reduce(&mut self, config: &TcpConfig, flight: u64) {
         let segment = f64::from(config.max_segment_size);
         let flight = flight as f64;
-        let used = if flight <= self.cwnd && flight + segment > self.cwnd { self.cwnd } else { flight };
+        let whole = |bytes: f64| libm::floor(bytes / segment) * segment;
+        let full = flight <= self.cwnd && flight + segment > self.cwnd;
+        let (flight, used) = match config.stack {
+            Stack::Rfc => (flight, if full { self.cwnd } else { flight }),
+            Stack::Linux => (whole(self.cwnd), whole(self.cwnd)),
+        };
         let reduced = match config.algorithm {
             Algorithm::Reno | Algorithm::NewReno => flight / 2.0,
             Algorithm::Aimd { decrease, .. } => used * (1.0 - decrease),
@@ -124,6 +154,7 @@ impl CongestionWindow {
                 used * cubic::BETA
             }
         };
+        let reduced = if config.stack == Stack::Linux { whole(reduced) } else { reduced };
         self.ssthresh = reduced.max(2.0 * segment);
     }
 
@@ -131,7 +162,7 @@ impl CongestionWindow {
     pub fn timeout(&mut self, config: &TcpConfig) {
         self.cwnd = f64::from(config.max_segment_size);
         self.cubic.timeout();
-        self.hystart = None;
+        self.detector = None;
     }
 
     /// Limits the window after an idle time longer than the timeout (RFC 5681 section 4.1).

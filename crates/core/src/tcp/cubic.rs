@@ -1,12 +1,11 @@
 //! The window function of CUBIC (RFC 9438). Windows are in segments.
 //!
-//! `linux-cubic` ends slow start with HyStart, `cubic` with the first loss; HyStart++ (RFC 9406) is not implemented.
-//!
 //! Linux (tcp_cubic.c) departs from the RFC in the Reno-friendly region, which determines the growth of small
 //! windows. The RFC switches to Reno's increase, a segment per round trip, once its estimate of Reno's window reaches
 //! the window before the last loss, and sets the window to the estimate at once. Linux keeps the smaller increase,
 //! and approaches the estimate by the remaining distance per round trip. Linux is as fast as Reno; the RFC's variant
-//! is faster.
+//! is faster. Linux also looks ahead on the curve by the minimum round trip, not the current one, so a window that
+//! fills a queue grows more slowly.
 
 use crate::time::{Duration, Instant};
 
@@ -17,9 +16,9 @@ pub(super) const BETA: f64 = 0.7;
 /// Additive increase that gives Reno's rate with CUBIC's decrease (RFC 9438 section 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// Variant of the Reno-friendly region.
+/// Implementation of the window function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Friendliness {
+pub(super) enum Variant {
     /// RFC 9438 section 4.3.
     Standard,
     Linux,
@@ -46,28 +45,22 @@ impl Cubic {
         Cubic { epoch: Instant::NEVER, updated: Instant::ZERO, w_max: 0.0, k: 0.0, w_est: 0.0, prior: 0.0 }
     }
 
-    /// Returns the window after `acked` segments were acknowledged in congestion avoidance.
-    pub fn grow(
-        &mut self,
-        friendliness: Friendliness,
-        now: Instant,
-        cwnd: f64,
-        acked: f64,
-        smoothed_ns: f64,
-    ) -> f64 {
+    /// Returns the window after `acked` segments were acknowledged in congestion avoidance. It looks ahead by a round
+    /// trip.
+    pub fn grow(&mut self, variant: Variant, now: Instant, cwnd: f64, acked: f64, round_trip_ns: f64) -> f64 {
         if self.epoch == Instant::NEVER {
             self.begin(now, cwnd);
         }
         self.updated = now;
         let t = now.since(self.epoch).as_secs_f64();
-        let caught_up = self.w_est >= self.prior && friendliness == Friendliness::Standard;
+        let caught_up = self.w_est >= self.prior && variant == Variant::Standard;
         let increase = if caught_up { 1.0 } else { ALPHA };
         self.w_est += increase * acked / cwnd;
-        let mut target = self.curve(t + smoothed_ns * 1e-9);
-        match friendliness {
-            Friendliness::Standard if self.curve(t) < self.w_est => return cwnd.max(self.w_est),
-            Friendliness::Standard => {}
-            Friendliness::Linux => target = target.max(self.w_est),
+        let mut target = self.curve(t + round_trip_ns * 1e-9);
+        match variant {
+            Variant::Standard if self.curve(t) < self.w_est => return cwnd.max(self.w_est),
+            Variant::Standard => {}
+            Variant::Linux => target = target.max(self.w_est),
         }
         cwnd + (target.clamp(cwnd, 1.5 * cwnd) - cwnd) * (acked / cwnd).min(1.0)
     }

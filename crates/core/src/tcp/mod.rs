@@ -13,6 +13,7 @@ mod cubic;
 pub mod event;
 pub mod history;
 mod hystart;
+mod hystart_plus_plus;
 mod limit_detector;
 mod prr;
 mod rack;
@@ -32,8 +33,12 @@ use crate::time::{Duration, Instant};
 /// Configuration of a flow's TCP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpConfig {
+    /// Choices that the RFCs leave to the implementation.
+    pub stack: Stack,
     /// Congestion control algorithm.
     pub algorithm: Algorithm,
+    /// End of slow start of algorithms that have no rule of their own.
+    pub slow_start: SlowStart,
     /// Whether to use selective acknowledgments (RFC 2018) and recover by them.
     pub sack: bool,
     /// Loss detection of a sender with SACK.
@@ -66,7 +71,9 @@ impl Default for TcpConfig {
     /// Returns NewReno with SACK, the values the RFCs recommend, and the initial window of RFC 6928.
     fn default() -> TcpConfig {
         TcpConfig {
+            stack: Stack::Rfc,
             algorithm: Algorithm::NewReno,
+            slow_start: SlowStart::Standard,
             sack: true,
             loss_detection: LossDetection::DuplicateAcks,
             ecn: false,
@@ -84,6 +91,52 @@ impl Default for TcpConfig {
     }
 }
 
+impl TcpConfig {
+    /// Returns the configuration with the choices and constants of Linux 6.18. Algorithm, options, segment size and
+    /// windows stay, but CUBIC is that of Linux.
+    pub fn like_linux(self) -> TcpConfig {
+        TcpConfig {
+            stack: Stack::Linux,
+            algorithm: match self.algorithm {
+                Algorithm::Cubic => Algorithm::LinuxCubic,
+                algorithm => algorithm,
+            },
+            slow_start: SlowStart::Standard,
+            loss_detection: LossDetection::Rack,
+            ack_every: 2,
+            delayed_ack: Duration::from_millis(40),
+            min_rto: Duration::from_millis(200),
+            initial_rto: Duration::from_secs(1),
+            limited_transmit: true,
+            handshake: true,
+            ..self
+        }
+    }
+}
+
+/// Implementation whose choices apply where the RFCs allow several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// The recommendations of the RFCs.
+    Rfc,
+    /// Linux 6.18: segments leave in bursts of two or more, and the last one of an odd number waits for the next ACK.
+    /// The minimum retransmission timeout is added to the smoothed round trip. Slow start counts every acknowledged
+    /// segment. Reductions take their share of the window, not of the flight, in whole segments, and a timeout in a
+    /// recovery is part of its reduction. Without SACK, duplicate ACKs count as arrived segments, each partial ACK
+    /// restarts the timer ("slow but steady", RFC 6582 section 4), and the window falls by Proportional Rate Reduction
+    /// (RFC 9937).
+    Linux,
+}
+
+/// End of slow start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowStart {
+    /// At the first loss or mark (RFC 5681).
+    Standard,
+    /// The first slow start also ends when the delay increases: HyStart++ (RFC 9406).
+    HyStartPlusPlus,
+}
+
 /// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Algorithm {
@@ -94,7 +147,7 @@ pub enum Algorithm {
     /// CUBIC (RFC 9438).
     Cubic,
     /// CUBIC with the Reno-friendly region of Linux. Its increase is never raised to one segment per round trip, so
-    /// it is no faster than Reno at small windows.
+    /// it is no faster than Reno at small windows. Slow start ends by HyStart.
     LinuxCubic,
     /// AIMD(a, b) with NewReno's recovery: `a` segments per round trip, decrease to `1 - b`.
     Aimd {

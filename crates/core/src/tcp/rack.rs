@@ -40,6 +40,11 @@ impl SentSegment {
         self.seq + u64::from(self.len)
     }
 
+    /// Returns the time of the last transmission.
+    pub fn sent(&self) -> Instant {
+        self.sent
+    }
+
     fn bytes(&self) -> u64 {
         u64::from(self.len)
     }

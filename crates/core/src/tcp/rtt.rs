@@ -1,6 +1,6 @@
 //! Round-trip estimation and the retransmission timeout (RFC 6298).
 
-use super::TcpConfig;
+use super::{Stack, TcpConfig};
 use crate::time::Duration;
 
 /// Clock granularity G of RFC 6298. It keeps the timeout above a constant round trip, whose variation tends to zero.
@@ -42,8 +42,12 @@ impl RttEstimator {
             self.smoothed_ns += share * 0.125 * error;
         }
         self.min = self.min.min(measured);
-        let rto = self.smoothed_ns + (4.0 * self.variation_ns).max(GRANULARITY_NS);
-        self.rto = Duration(rto as u64).min(MAX_RTO).max(config.min_rto);
+        let (lower_limit, margin) = match config.stack {
+            Stack::Rfc => (config.min_rto, GRANULARITY_NS),
+            Stack::Linux => (Duration::ZERO, config.min_rto.0 as f64),
+        };
+        let rto = self.smoothed_ns + (4.0 * self.variation_ns).max(margin);
+        self.rto = Duration(rto as u64).min(MAX_RTO).max(lower_limit);
     }
 
     /// Doubles the timeout (RFC 6298 section 5.5).
@@ -64,6 +68,11 @@ impl RttEstimator {
     #[inline]
     pub fn smoothed_ns(&self) -> f64 {
         self.smoothed_ns
+    }
+
+    /// Returns the minimum; 0 before the first sample.
+    pub fn min_ns(&self) -> f64 {
+        self.min().map_or(0.0, |min| min.0 as f64)
     }
 
     pub fn smoothed(&self) -> Option<Duration> {

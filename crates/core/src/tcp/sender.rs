@@ -1,6 +1,7 @@
 //! The sending side: state, timers and ACK clock. The submodules choose the next segment (`transmit`) and recover
 //! without SACK (`newreno`), with SACK (`sack`), and with RACK-TLP's loss detection (`rack`).
 
+mod counted;
 mod newreno;
 mod rack;
 mod sack;
@@ -13,8 +14,9 @@ use super::congestion::CongestionWindow;
 use super::rack::Rack;
 use super::rtt::RttEstimator;
 use super::scoreboard::Scoreboard;
-use super::{Ack, CongestionEvent, DataSegment, LossDetection, TcpConfig, WindowChangeCause};
+use super::{Ack, CongestionEvent, DataSegment, LossDetection, Stack, TcpConfig, WindowChangeCause};
 use crate::time::{Duration, Instant};
+use counted::CountedArrivals;
 
 /// Sender of one flow.
 ///
@@ -49,10 +51,15 @@ pub struct TcpDataSender {
     /// Data up to here was sent before the last reduction; marks on it cause no further reduction.
     reduced_until: u64,
     retransmissions: u64,
+    /// Segments that may still be sent in the current burst.
+    burst: u8,
     scoreboard: Option<Box<Scoreboard>>,
     /// Replaces the scoreboard if RACK-TLP detects losses.
     rack: Option<Box<Rack>>,
-    duplicates: u32,
+    /// Recovery of Linux without SACK.
+    counted: Option<Box<CountedArrivals>>,
+    /// Saturates; a few are enough.
+    duplicates: u8,
     phase: SenderPhase,
     handshake: Handshake,
     /// Whether to send the first unacknowledged segment next, regardless of the window.
@@ -107,9 +114,11 @@ impl TcpDataSender {
             limited_until: 0,
             reduced_until: 0,
             retransmissions: 0,
+            burst: 0,
             scoreboard: None,
             rack: (config.sack && config.loss_detection == LossDetection::Rack)
                 .then(|| Box::new(Rack::new())),
+            counted: CountedArrivals::new(config),
             duplicates: 0,
             phase: SenderPhase::Open,
             handshake: if config.handshake { Handshake::Closed } else { Handshake::Established },
@@ -183,9 +192,13 @@ impl TcpDataSender {
             } else if advanced > 0 {
                 self.handle_progress(config, now, advanced);
             }
+        } else if advanced == 0 && !(same_window && self.highest > self.unacknowledged) {
+            // Neither new nor a duplicate (RFC 5681 section 2).
+        } else if self.counted.is_some() {
+            self.handle_counted(config, now, advanced);
         } else if advanced > 0 {
             self.handle_new_ack(config, now, advanced);
-        } else if same_window && self.highest > self.unacknowledged {
+        } else {
             self.handle_duplicate(config);
         }
     }
@@ -212,8 +225,10 @@ impl TcpDataSender {
             self.handshake = Handshake::TimedOut;
             return;
         }
-        // A segment that times out again does not change the threshold (RFC 5681 section 3.1).
-        if !self.head_timed_out {
+        // A segment that times out again does not change the threshold (RFC 5681 section 3.1), nor, in Linux, does a
+        // timeout in a recovery.
+        let reduced_already = config.stack == Stack::Linux && self.phase == SenderPhase::Recovery;
+        if !self.head_timed_out && !reduced_already {
             self.window.reduce(config, self.flight());
         }
         self.window.timeout(config);
@@ -232,6 +247,9 @@ impl TcpDataSender {
         }
         if let Some(scoreboard) = &mut self.scoreboard {
             scoreboard.begin(self.unacknowledged, 0);
+        }
+        if let Some(counted) = &mut self.counted {
+            (counted.arrived, counted.lost) = (0, 0);
         }
         self.reduced(WindowChangeCause::Timeout);
     }
@@ -290,6 +308,9 @@ impl TcpDataSender {
     pub fn bytes_in_flight(&self) -> u64 {
         if let Some(rack) = &self.rack {
             return rack.pipe();
+        }
+        if let Some(counted) = &self.counted {
+            return (self.next - self.unacknowledged).saturating_sub(counted.arrived + counted.lost);
         }
         match &self.scoreboard {
             None => self.next - self.unacknowledged,
@@ -425,7 +446,7 @@ impl TcpDataSender {
         }
         let marked = self.reduced_without_loss && self.unacknowledged <= self.reduced_until;
         if self.unacknowledged <= self.limited_until && !marked {
-            self.window.grow(config, now, self.round_trip.smoothed_ns(), advanced, after_timeout);
+            self.window.grow(config, now, &self.round_trip, advanced, after_timeout);
         } else {
             self.window.pause(config, now);
         }
@@ -493,6 +514,6 @@ mod tests {
 
     #[test]
     fn state_stays_small() {
-        assert!(size_of::<TcpDataSender>() <= 232, "{}", size_of::<TcpDataSender>());
+        assert!(size_of::<TcpDataSender>() <= 240, "{}", size_of::<TcpDataSender>());
     }
 }

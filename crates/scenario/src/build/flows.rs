@@ -4,7 +4,8 @@ use super::vpns::PlacedVpn;
 use super::{Builder, NodeGraph};
 use crate::error::SourceRange;
 use crate::file::flow::{
-    self, Algorithm, FlowTable, LossDetection, PacketSize, RateLayer, TrafficTable as Model,
+    self, Algorithm, FlowTable, LossDetection, PacketSize, RateLayer, SlowStart, TcpStack,
+    TrafficTable as Model,
 };
 use crate::plan::routes::reversed;
 use crate::plan::{DatagramOptions, FlowGroup, FlowTransport, Hop, IpVersion, MulticastGroup, NodeKind};
@@ -115,6 +116,7 @@ impl Builder<'_, '_> {
             reverse,
             branches,
             program: None,
+            exact: false,
         })
     }
 
@@ -361,8 +363,13 @@ impl Builder<'_, '_> {
                 .push(place, "`window` is smaller than `max_segment_size`: no segment could be sent");
             return None;
         }
-        Some(tcp::TcpConfig {
+        let config = tcp::TcpConfig {
+            stack: tcp::Stack::Rfc,
             algorithm,
+            slow_start: match tcp.slow_start {
+                SlowStart::Standard => tcp::SlowStart::Standard,
+                SlowStart::HyStartPlusPlus => tcp::SlowStart::HyStartPlusPlus,
+            },
             sack: tcp.sack,
             loss_detection,
             ecn: tcp.ecn,
@@ -376,6 +383,10 @@ impl Builder<'_, '_> {
             initial_rto: tcp.initial_rto.0,
             limited_transmit: tcp.limited_transmit,
             handshake: tcp.handshake,
+        };
+        Some(match tcp.stack {
+            TcpStack::Rfc => config,
+            TcpStack::Linux => config.like_linux(),
         })
     }
 

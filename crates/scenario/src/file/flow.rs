@@ -127,12 +127,16 @@ choice!(AcceptedSenders {
 table! {
     /// TCP settings.
     pub(crate) struct TcpTable "tcp" {
+        /// Implementation that the simulator follows; real packets have that of the host.
+        stack: TcpStack = "rfc",
         /// Congestion control algorithm.
         algorithm: Located<Algorithm> = "newreno",
         /// With `aimd`: additive increase in segments per round trip.
         increase: Option<Located<Positive>>,
         /// With `aimd`: multiplicative decrease.
         decrease: Option<Located<Fraction>>,
+        /// End of slow start; `linux-cubic` has a rule of its own.
+        slow_start: SlowStart = "standard",
         /// Selective acknowledgments (RFC 2018).
         sack: bool = true,
         /// Loss detection; `rack` needs `sack`.
@@ -187,6 +191,32 @@ choice!(Algorithm {
 });
 
 /// Loss detection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TcpStack {
+    Rfc,
+    Linux,
+}
+
+choice!(TcpStack {
+    /// The recommendations of the RFCs, and the settings below.
+    "rfc" => TcpStack::Rfc,
+    /// Linux 6.18: `loss_detection = "rack"` if `sack` is true, `cubic` as `linux-cubic`, `ack_every = 2`, `delayed_ack = "40 ms"`, `min_rto = "200 ms"`, limited transmit and handshake, in place of these settings, and [other choices](tcp.md#as-in-linux).
+    "linux" => TcpStack::Linux,
+});
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlowStart {
+    Standard,
+    HyStartPlusPlus,
+}
+
+choice!(SlowStart {
+    /// At the first loss or mark.
+    "standard" => SlowStart::Standard,
+    /// HyStart++ (RFC 9406): the first slow start also ends when the delay increases.
+    "hystart++" => SlowStart::HyStartPlusPlus,
+});
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossDetection {
     DuplicateAcks,

@@ -1,7 +1,7 @@
 //! Differences between TCP of the kernel and that of a plan. Every record lists them, for the comparison of stages.
 
 use super::pe;
-use netstage_core::tcp::{Algorithm, LossDetection, TcpConfig};
+use netstage_core::tcp::{Algorithm, LossDetection, SlowStart, Stack, TcpConfig};
 use netstage_core::time::Duration;
 use netstage_scenario::plan::{FlowTransport, Plan, VpnPlan};
 use netstage_wire::Encapsulation;
@@ -74,16 +74,19 @@ fn tcp_differences(tcp: &TcpConfig) -> Vec<String> {
     };
     match tcp.algorithm {
         Algorithm::Reno => add(true, "TCP reno ran as Linux reno, with the recovery of NewReno and SACK"),
-        Algorithm::NewReno => add(true, "TCP newreno ran as Linux reno"),
+        Algorithm::NewReno => add(tcp.stack != Stack::Linux, "TCP newreno ran as Linux reno"),
         Algorithm::Cubic => add(
             true,
             "TCP cubic ran as Linux cubic, with HyStart, and slower than RFC 9438 with small windows, by 10 to 17 % \
-             at random losses of 0.1 to 1 %; to simulate it, set tcp = { algorithm = \"linux-cubic\" }",
+             at random losses of 0.1 to 1 %; to simulate it, set tcp = { stack = \"linux\" }",
         ),
         Algorithm::LinuxCubic => {}
         Algorithm::Aimd { .. } => {
             add(true, "TCP aimd ran as Linux reno, with a = 1 and b = 0.5, the only values of the kernel")
         }
+    }
+    if tcp.stack == Stack::Linux {
+        return differences;
     }
     add(
         true,
@@ -92,12 +95,16 @@ fn tcp_differences(tcp: &TcpConfig) -> Vec<String> {
     add(
         !tcp.sack,
         "without SACK Linux repairs one loss per round trip (slow-but-steady), while the simulator soon times out \
-         (impatient; RFC 6582 section 4)",
+         (impatient; RFC 6582 section 4); to simulate it, set tcp = { stack = \"linux\" }",
     );
     add(
         tcp.sack && tcp.loss_detection != LossDetection::Rack,
         "Linux detects losses by RACK-TLP (RFC 8985), including lost retransmissions, for which the simulator waits for the \
-         timeout, and reduces by PRR (RFC 9937); to simulate it, set tcp = { loss_detection = \"rack\" }",
+         timeout, and reduces by PRR (RFC 9937); to simulate it, set tcp = { stack = \"linux\" }",
+    );
+    add(
+        tcp.slow_start != SlowStart::Standard,
+        "the kernel has no HyStart++, so slow start ended as the algorithm does it",
     );
     let delayed = tcp.ack_every != 2 || tcp.delayed_ack != Duration::from_millis(200);
     add(delayed, "ack_every and delayed_ack are those of Linux: every second segment, 40 to 200 ms");
@@ -118,7 +125,7 @@ mod tests {
         assert!(tcp_differences(&aimd)[0].contains("a = 1 and b = 0.5"));
         let [standard, linux] = [Algorithm::Cubic, Algorithm::LinuxCubic]
             .map(|algorithm| tcp_differences(&TcpConfig { algorithm, ..TcpConfig::default() })[0].clone());
-        assert!(standard.contains("algorithm = \"linux-cubic\""), "{standard}");
+        assert!(standard.contains("stack = \"linux\""), "{standard}");
         assert!(!linux.contains("RFC 9438"), "{linux}");
         let slow = TcpConfig { ack_every: 1, handshake: false, ..TcpConfig::default() };
         let differences = tcp_differences(&slow).join("; ");
@@ -126,9 +133,13 @@ mod tests {
         let plain = TcpConfig { sack: false, ..TcpConfig::default() };
         assert!(tcp_differences(&plain).join("; ").contains("one loss per round trip"));
         let by_acks = tcp_differences(&TcpConfig::default()).join("; ");
-        assert!(by_acks.contains("loss_detection = \"rack\""), "{by_acks}");
+        assert!(by_acks.contains("RACK-TLP") && by_acks.contains("stack = \"linux\""), "{by_acks}");
         let rack = TcpConfig { loss_detection: LossDetection::Rack, ..TcpConfig::default() };
         assert!(!tcp_differences(&rack).join("; ").contains("RACK"));
         assert!(!tcp_differences(&plain).join("; ").contains("RACK"));
+        for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+            let like_linux = TcpConfig { algorithm, ..TcpConfig::default() }.like_linux();
+            assert_eq!(tcp_differences(&like_linux), [""; 0]);
+        }
     }
 }

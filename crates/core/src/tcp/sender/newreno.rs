@@ -65,7 +65,7 @@ impl TcpDataSender {
             }
             SenderPhase::Open => {
                 self.duplicates = self.duplicates.saturating_add(1);
-                if self.duplicates == DUPLICATE_THRESHOLD && self.may_recover() {
+                if u32::from(self.duplicates) == DUPLICATE_THRESHOLD && self.may_recover() {
                     self.reduce_for_loss(config, self.flight(), WindowChangeCause::FastRetransmit);
                     let inflated =
                         self.window.slow_start_threshold() + f64::from(DUPLICATE_THRESHOLD) * segment;
@@ -83,7 +83,7 @@ impl TcpDataSender {
 
     /// Returns whether the ACK covers more than the last recovery repaired, so that its duplicates cannot come from
     /// retransmissions of that recovery.
-    fn may_recover(&self) -> bool {
+    pub(super) fn may_recover(&self) -> bool {
         self.unacknowledged > self.recover || self.recover == 0
     }
 }

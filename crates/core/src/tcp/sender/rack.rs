@@ -31,7 +31,7 @@ impl TcpDataSender {
                 self.finish_recovery();
                 if self.unacknowledged <= self.limited_until {
                     // This ACK already counts for congestion avoidance, as in Linux.
-                    self.window.grow(config, now, self.round_trip.smoothed_ns(), delivered, false);
+                    self.window.grow(config, now, &self.round_trip, delivered, false);
                 }
             }
         } else if advanced > 0 {

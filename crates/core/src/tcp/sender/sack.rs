@@ -34,7 +34,7 @@ impl TcpDataSender {
         }
         if has_news && self.phase == SenderPhase::Open {
             self.duplicates = self.duplicates.saturating_add(1);
-            if self.duplicates >= DUPLICATE_THRESHOLD || head_lost {
+            if u32::from(self.duplicates) >= DUPLICATE_THRESHOLD || head_lost {
                 self.enter_sack_recovery(config);
             }
         }

@@ -5,6 +5,10 @@ use crate::tcp::TcpConfig;
 use crate::tcp::event::{CongestionState, FlowSnapshot};
 
 impl TcpDataSender {
+    fn is_disordered(&self) -> bool {
+        self.duplicates > 0 || self.counted.as_ref().is_some_and(|counted| counted.arrived > 0)
+    }
+
     /// Returns the current state.
     pub fn snapshot(&self, config: &TcpConfig) -> FlowSnapshot {
         let ssthresh = self.window.slow_start_threshold();
@@ -15,7 +19,7 @@ impl TcpDataSender {
                 {
                     CongestionState::Reducing
                 }
-                SenderPhase::Open if self.duplicates > 0 => CongestionState::Disorder,
+                SenderPhase::Open if self.is_disordered() => CongestionState::Disorder,
                 SenderPhase::Open => CongestionState::Open,
                 SenderPhase::Recovery => CongestionState::Recovery,
                 SenderPhase::Loss => CongestionState::Loss,

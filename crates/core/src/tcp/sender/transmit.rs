@@ -1,8 +1,8 @@
 //! Segments to send now: new data within both windows, and retransmissions after a timeout.
 
 use super::{SenderPhase, TcpDataSender};
-use crate::tcp::{CongestionEvent, DataSegment, TcpConfig, WindowChangeCause};
-use crate::time::Instant;
+use crate::tcp::{CongestionEvent, DataSegment, Stack, TcpConfig, WindowChangeCause};
+use crate::time::{Duration, Instant};
 
 impl TcpDataSender {
     /// Returns new data, if the windows allow it.
@@ -19,8 +19,8 @@ impl TcpDataSender {
         }
         let len = self.fit_peer_window(len, flight)?;
         let mut cwnd = self.window.bytes();
-        if let Some(rack) = &self.rack {
-            flight = rack.pipe();
+        if self.rack.is_some() || self.counted.is_some() {
+            flight = self.bytes_in_flight();
         } else if config.limited_transmit && self.phase == SenderPhase::Open {
             // RFC 3042 without SACK. With SACK, the pipe has room for data already received (RFC 6675 section 5 step
             // 3).
@@ -31,7 +31,7 @@ impl TcpDataSender {
         } else if self.phase == SenderPhase::Loss {
             flight = self.bytes_in_flight();
         }
-        if flight + len > cwnd {
+        if flight + len > cwnd || (config.stack == Stack::Linux && self.defers(config, now, cwnd - flight)) {
             self.limited_until = self.next;
             return None;
         }
@@ -39,6 +39,51 @@ impl TcpDataSender {
             self.limited_until = self.next + len;
         }
         Some(self.send_new(config, now, len))
+    }
+
+    /// Returns whether the segment waits for another one, as in Linux: segments leave in bursts of at least two, so
+    /// less than a burst waits for the next ACK (`tcp_tso_should_defer`). `room` is that of the congestion window.
+    fn defers(&mut self, config: &TcpConfig, now: Instant, room: u64) -> bool {
+        /// Data after a pause does not wait.
+        const PAUSE: Duration = Duration::from_millis(1);
+        if self.burst > 0 {
+            self.burst -= 1;
+            return false;
+        }
+        let segment = u64::from(config.max_segment_size);
+        let (cwnd, peer) = (self.window.bytes(), u64::from(self.peer_window));
+        let room = room.min(peer.saturating_sub(self.next - self.unacknowledged));
+        let size = self.burst_segments(segment);
+        let due = self.round_trip.smoothed().map_or(Duration::ZERO, |smoothed| Duration(smoothed.0 / 2));
+        let ack_is_far = match &self.rack {
+            Some(rack) => rack.first().is_none_or(|first| now.since(first.sent()) < due),
+            None => self.next == self.unacknowledged,
+        };
+        if self.phase == SenderPhase::Recovery
+            || self.written - self.next < 2 * segment
+            || now.since(self.last_sent) > PAUSE
+            || room >= size * segment
+            || room >= cwnd.min(peer) / 3
+            || ack_is_far
+        {
+            self.burst = (size.min(room / segment)).saturating_sub(1) as u8;
+            return false;
+        }
+        true
+    }
+
+    /// Returns the number of segments of a burst: what Linux would pace in a millisecond, and more for round trips
+    /// below 16 ms (`tcp_tso_autosize`).
+    fn burst_segments(&self, segment: u64) -> u64 {
+        const MAX_BYTES: u64 = 65_536;
+        let (Some(smoothed), Some(min)) = (self.round_trip.smoothed(), self.round_trip.min()) else {
+            return 2;
+        };
+        let cwnd = self.window.exact();
+        let gain = if cwnd < self.window.slow_start_threshold() / 2.0 { 2.0 } else { 1.2 };
+        let per_millisecond = gain * cwnd / smoothed.as_secs_f64().max(1e-6) / 1024.0;
+        let for_short_paths = MAX_BYTES.checked_shr((min.0 / 512_000) as u32).unwrap_or(0);
+        (((per_millisecond as u64).saturating_add(for_short_paths)).min(MAX_BYTES) / segment).max(2)
     }
 
     /// Returns the part of a segment that fits the receiver's window: all or nothing, which prevents the silly window
@@ -68,6 +113,9 @@ impl TcpDataSender {
         if let Some(rack) = &mut self.rack {
             rack.record_transmission(now, seq, len as u32);
             self.schedule_probe(config, now);
+        }
+        if let Some(counted) = &mut self.counted {
+            counted.reduction.sent(len);
         }
         DataSegment { seq, sent: now, len: len as u32, syn: false, cwr, retransmission: false }
     }
@@ -119,6 +167,10 @@ impl TcpDataSender {
         self.timed_at = Instant::NEVER;
         self.retransmissions += 1;
         self.sent(now);
+        if let Some(counted) = &mut self.counted {
+            counted.lost = 0;
+            counted.reduction.sent(len);
+        }
         DataSegment { seq, sent: now, len: len as u32, syn: false, cwr: false, retransmission: true }
     }
 

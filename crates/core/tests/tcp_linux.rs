@@ -1,0 +1,66 @@
+//! Packet traces of a sender with the choices of Linux, in the format of `tcp_traces.rs`.
+
+mod tcp_path;
+
+use netstage_core::tcp::TcpConfig;
+use tcp_path::{SEGMENT, assert_trace, trace};
+
+fn config(sack: bool) -> TcpConfig {
+    let config = TcpConfig { sack, max_segment_size: SEGMENT as u32, ..TcpConfig::default() };
+    TcpConfig { handshake: false, ..config.like_linux() }
+}
+
+#[test]
+fn segments_leave_in_pairs() {
+    // The window is 14 at the loss, so the threshold is 7. After the recovery, each ACK of two segments releases two,
+    // and the odd segment of a grown window waits, until an ACK comes more than a millisecond after the last segment.
+    assert_trace(
+        &trace(&config(true), 40, &[4]),
+        "
+         0 0 1 2 3 4! 5 6 7 8 9 | 10.0
+         100 10 11 12 13 14 15 16 17 18 19 [fast-retransmit] r4 20 | 12.0
+         200 21 22 23 24 25 [recovered] | 7.1
+         240 26 27 | 7.3
+         300 28 29 30 31 | 7.8
+         340 32 33 | 8.1
+         380 34 35 | 8.2
+         400 36 37 38 39 | 8.7",
+    );
+}
+
+#[test]
+fn a_recovery_without_sack_repairs_a_hole_for_each_partial_ack() {
+    assert_trace(
+        &trace(&config(false), 30, &[2, 3, 5, 8]),
+        "
+         0 0 1 2! 3! 4 5! 6 7 8! 9 | 10.0
+         100 10 11 12 13 14 15 [fast-retransmit] r2 | 10.0
+         200 16 17 18 r3 | 6.0
+         300 19 20 21 r5 22 | 6.0
+         400 23 24 25 r8 26 27 | 6.0
+         500 28 29 [recovered] | 6.3",
+    );
+}
+
+#[test]
+fn every_partial_ack_restarts_the_timer() {
+    // The timer of 300 ms would expire in the recovery if it had been started by the first of them only.
+    assert_trace(
+        &trace(&config(false), 20, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        "
+         0 0 1! 2! 3! 4! 5! 6! 7! 8! 9! | 10.0
+         140 10 11 | 11.0
+         240 12 | 11.0
+         340 [fast-retransmit] r1 | 9.0
+         440 r2 | 7.0
+         540 r3 | 6.0
+         640 r4 | 5.0
+         740 r5 | 5.0
+         840 r6 | 4.0
+         940 r7 | 3.0
+         1040 r8 | 2.0
+         1140 r9 | 1.0
+         1240 13 14 | 2.0
+         1340 [recovered] 15 16 17 18 19 | 5.0",
+    );
+}
