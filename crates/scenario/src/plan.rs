@@ -13,8 +13,8 @@ pub use test::{ErrorDetection, Method, ROUND_TRIP, RateSearchConfig, TestPlan, T
 use netstage_core::edge::VpnFlowSettings;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::FlowTraffic;
 use netstage_core::traffic::application::TransportKind;
-use netstage_core::traffic::{FlowTraffic, Pattern};
 use netstage_core::{link, queue, tcp};
 use netstage_wire::Encapsulation;
 use routes::NodeAdjacency;
@@ -263,6 +263,9 @@ pub struct FlowGroup {
     pub branches: Vec<Branch>,
     /// External program of the flow on stages with real packets; `None` for netstage itself.
     pub program: Option<ServiceProgram>,
+    /// Whether the simulator sends exactly on schedule, as for the probe of a test. It delays the packets of other flows
+    /// at their hosts, at random by up to a packet's time on the line, since a real network does.
+    pub exact: bool,
 }
 
 /// External program of a `[service.NAME]`. The client is `from` of its flow.
@@ -514,14 +517,7 @@ impl Plan {
                 || link.jitter.amount > Duration::ZERO
                 || matches!(link.queue, queue::QueueConfig::Red(_) | queue::QueueConfig::FqCodel(_))
         };
-        // Applications may use random numbers regardless of their settings.
-        let is_random_traffic = |traffic: &FlowTraffic| {
-            let is_drawn = |pattern: &Pattern| {
-                !matches!(pattern, Pattern::Bulk { .. } | Pattern::Cbr { .. } | Pattern::Trace { .. })
-            };
-            traffic.pattern().is_none_or(is_drawn)
-        };
-        self.links.iter().flat_map(|link| &link.directions).any(is_random_link)
-            || self.flows.iter().any(|flow| is_random_traffic(&flow.traffic))
+        // Flows start at random offsets.
+        !self.flows.is_empty() || self.links.iter().flat_map(|link| &link.directions).any(is_random_link)
     }
 }

@@ -4,6 +4,7 @@
 //! All other channels run `core::link`. A test checks that both follow the same rules.
 
 use crate::bins::{BinnedSum, Grid};
+use crate::host::FULL_PACKET;
 use crate::packet::SimulatedPacket;
 use netstage_core::link::{self, LinkDirection};
 use netstage_core::quantity::{BitRate, Capacity};
@@ -31,6 +32,19 @@ pub struct Channel {
     pub pull: Option<u32>,
     /// Counters of the channel.
     pub counts: ChannelCounters,
+    /// Delay of a host before it sends into the channel.
+    pub host: Option<Box<HostDelay>>,
+}
+
+/// Random delay of a host: uniform, up to the time of a full packet on its line. Without it, flows whose packets take
+/// the same time remain in phase, and a full queue always drops those of the same flow (Floyd and Jacobson 1992,
+/// "On traffic phase effects in packet-switched gateways").
+#[derive(Debug)]
+pub struct HostDelay {
+    stream: RandomStream,
+    limit: u64,
+    /// Time at which the last delayed packet leaves. Later ones do not overtake it.
+    pub last: Instant,
 }
 
 /// Counters of a channel, per bin.
@@ -185,7 +199,31 @@ impl Channel {
         } else {
             ChannelKind::Full(Box::new(LinkDirection::new(config, RandomStream::new(seed, name))))
         };
-        Channel { kind, line: VecDeque::new(), pull: None, counts: ChannelCounters::new(grid) }
+        Channel { kind, line: VecDeque::new(), pull: None, counts: ChannelCounters::new(grid), host: None }
+    }
+
+    /// Makes the host that sends into this channel delay its packets, if the channel is plain: all others process
+    /// packets in the order of time.
+    pub fn delay_at_host(&mut self, seed: u64, name: &str) {
+        if let ChannelKind::Plain(plain) = &mut self.kind {
+            let limit = plain.transmission_time(FULL_PACKET).0.max(1);
+            let stream = RandomStream::new(seed, &format!("host.{name}"));
+            self.host = Some(Box::new(HostDelay { stream, limit, last: Instant::ZERO }));
+        }
+    }
+}
+
+impl HostDelay {
+    /// Returns a random delay.
+    #[inline]
+    pub fn draw(&mut self) -> Duration {
+        Duration(self.stream.below(self.limit))
+    }
+
+    /// Draws the delay of a packet that the host sends at `now`.
+    #[inline]
+    pub fn delay(&mut self, now: Instant) {
+        self.last = self.last.max(now + self.draw());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use netstage_core::rng::RandomStream;
 use netstage_core::tcp;
-use netstage_core::time::Instant;
+use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::Application;
 use netstage_core::traffic::{FlowTraffic, Pattern, PatternSource};
 use netstage_scenario::plan::{FlowGroup, FlowTransport, IpVersion, Plan};
@@ -11,6 +11,9 @@ use netstage_wire as wire;
 use crate::bins::Grid;
 use crate::dialogue::{Dialogue, answering};
 use crate::route::{PlanRoutes, device};
+
+/// Packet that determines random delays at hosts, in bytes: the MTU of Ethernet.
+pub const FULL_PACKET: u32 = 1_500;
 
 /// Properties shared by all members of a flow group.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub struct FlowGroupState {
     pub answer: Option<ProbeResponse>,
     /// Channel of the sender's device, if it has one.
     pub device: Option<u32>,
+    /// Hosts do not delay packets.
+    pub exact: bool,
 }
 
 /// Response of a probe's target.
@@ -201,7 +206,7 @@ impl Hosts {
         let groups = [index as u32, self.groups.len() as u32];
         self.groups.push(answers);
         for member in 0..group.count {
-            let start = group.start + group.stagger * member as u64;
+            let start = start(plan, index, member, seed);
             let stream = RandomStream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
             let first = self.senders.len() as u32;
             let dialogue = Dialogue::new(group, application, groups, first, start, &stream, grid);
@@ -249,10 +254,11 @@ impl Hosts {
             header,
             answer,
             device: device(plan, group.from),
+            exact: group.exact,
         });
         let Some(pattern) = group.traffic.pattern() else { return };
         for member in 0..group.count {
-            let start = group.start + group.stagger * member as u64;
+            let start = start(plan, index, member, seed);
             let stream = || RandomStream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
             let index = index as u32;
             let Some(config) = &tcp else {
@@ -273,4 +279,16 @@ impl Hosts {
             self.receivers.push(ReceiverSlot { tcp: receiver, wake: Instant::NEVER, group: index });
         }
     }
+}
+
+/// Returns the start of a flow: at random, up to a packet's time on the slowest line of its path late.
+fn start(plan: &Plan, index: usize, member: usize, seed: u64) -> Instant {
+    let group = &plan.flows[index];
+    let planned = group.start + group.stagger * member as u64;
+    let Some(slowest) = group.path.iter().map(|hop| plan.hop(*hop).rate).min().filter(|_| !group.exact)
+    else {
+        return planned;
+    };
+    let mut stream = RandomStream::new(seed, &format!("start.{}", plan.flow_name(index, member)));
+    planned + Duration(stream.below(slowest.transmission_time(FULL_PACKET).0))
 }

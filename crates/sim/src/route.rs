@@ -10,7 +10,7 @@ use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue::TrafficClass;
 use netstage_core::time::Duration;
 use netstage_core::{link, queue};
-use netstage_scenario::plan::{FlowGroup, FlowTransport, Hop, Plan, TunnelCrossing};
+use netstage_scenario::plan::{FlowGroup, FlowTransport, Hop, NodeKind, Plan, TunnelCrossing};
 use std::borrow::Cow;
 
 /// One step of a packet's route.
@@ -118,6 +118,15 @@ pub fn device(plan: &Plan, node: usize) -> Option<u32> {
     plan.nodes[node].device?;
     let before = plan.nodes[..node].iter().filter(|node| node.device.is_some()).count();
     Some((first_device(plan) + before) as u32)
+}
+
+/// Returns whether a host sends directly into a channel.
+pub fn leaves_host(plan: &Plan, index: usize) -> bool {
+    if index >= 2 * plan.links.len() {
+        return index >= first_device(plan);
+    }
+    let [from, _] = plan.ends(Hop { link: index / 2, direction: index % 2 });
+    plan.nodes[from].kind == NodeKind::Host
 }
 
 fn engine(plan: &Plan, tunnel: usize, end: usize, unprotects: bool) -> u32 {

@@ -15,7 +15,7 @@ use crate::host::{Hosts, SourceTarget};
 use crate::packet::{PacketBody, SimulatedPacket};
 use crate::pe::{self, Pe, VpnState};
 use crate::receiver::DatagramReceiver;
-use crate::route::{PlanRoutes, StepKind, channel, channels_of, first_device, is_plain};
+use crate::route::{PlanRoutes, StepKind, channel, channels_of, first_device, is_plain, leaves_host};
 use crate::stamp::StampMeasurement;
 use crate::watch::WindowHistories;
 use connections::config_of;
@@ -148,7 +148,11 @@ impl<'a> Simulation<'a> {
         for index in 0..channels_of(self.plan) {
             let (name, config) = channel(self.plan, index);
             let plain = is_plain(&config);
-            self.channels.push(Channel::new(&config, plain, seed, &name, self.grid));
+            let mut channel = Channel::new(&config, plain, seed, &name, self.grid);
+            if leaves_host(self.plan, index) {
+                channel.delay_at_host(seed, &name);
+            }
+            self.channels.push(channel);
             let needed = self.routes.used[index] && (!plain || self.routes.needs_line[index]);
             self.line_of.push(if needed { self.channel_of.len() as u32 } else { NO_LINE });
             if needed {
@@ -356,6 +360,7 @@ impl<'a> Simulation<'a> {
                 return None;
             }
         };
+        let now = channel.host.as_ref().map_or(now, |host| now.max(host.last));
         // TCP segments rejected by a device stay with the host, whose sender is notified by `handle_refusal`.
         let kept = index as usize >= self.first_device && matches!(packet.body, PacketBody::Data(_));
         let Some(at) = plain.enter(&mut channel.counts, now, packet, kept) else {
@@ -385,6 +390,18 @@ impl<'a> Simulation<'a> {
             self.lines.set(self.line_of[index as usize], at);
         }
         None
+    }
+
+    /// Sends a segment or ACK from a host, delayed at random unless its flow is exact.
+    #[inline]
+    fn send_from_host(&mut self, now: Instant, packet: SimulatedPacket, exact: bool) {
+        self.totals.sent += 1;
+        if let (StepKind::Channel(channel), false) = (self.routes.steps[packet.step as usize].step, exact)
+            && let Some(host) = &mut self.channels[channel as usize].host
+        {
+            host.delay(now);
+        }
+        self.proceed(now, packet);
     }
 
     /// Counts a packet delivered at `now`, which may be after the end of the run.

@@ -46,6 +46,7 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
         datagrams: DatagramOptions::default(),
         branches: Vec::new(),
         program: None,
+        exact: true,
         traffic: traffic::Pattern::Bulk { size: None }.into(),
         count,
         start: at(start),

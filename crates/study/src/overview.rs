@@ -18,9 +18,16 @@ pub fn overview(data: &Data) -> ReportTable {
     let measures = measures(data);
     table.columns.extend(measures.iter().map(|m| TableColumn::right(m.name.clone())));
     let groups = flow_groups(data).len();
+    let mut notes = Vec::new();
     if data.metric("fairness.inter_vpn").is_none() && groups > MAX_FLOWS {
-        table.note = format!("{MAX_FLOWS} of {groups} flows; the table \"Flow groups\" lists all.");
+        notes.push(format!("{MAX_FLOWS} of {groups} flows; the table \"Flow groups\" lists all."));
     }
+    if data.repeat <= 1 && data.cells.iter().any(|cell| cell.duration_ns > 0) {
+        notes.push(
+            "One run: another seed gives other values, and --repeat gives confidence intervals.".into(),
+        );
+    }
+    table.note = notes.join(" ");
     let verdicts = verdict_columns(&data.expectations);
     table.columns.extend(verdicts.iter().map(|column| TableColumn::right(common_name(column))));
     for (index, cell) in data.cells.iter().enumerate() {

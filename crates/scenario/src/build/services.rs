@@ -126,6 +126,7 @@ impl Builder<'_, '_> {
             reverse,
             branches: Vec::new(),
             program: Some(program),
+            exact: false,
         })
     }
 }

@@ -332,5 +332,6 @@ fn probe(name: &str, flow_path: FlowPath, transport: FlowTransport) -> FlowGroup
         reverse,
         branches: Vec::new(),
         program: None,
+        exact: true,
     }
 }

@@ -7,7 +7,7 @@ use crate::host::FlowGroupState;
 use crate::packet::{PacketBody, SimulatedPacket};
 use netstage_core::packet::Ecn;
 use netstage_core::tcp;
-use netstage_core::time::Instant;
+use netstage_core::time::{Duration, Instant};
 use netstage_wire as wire;
 
 impl Simulation<'_> {
@@ -44,8 +44,8 @@ impl Simulation<'_> {
                 background: group.background,
                 body: PacketBody::Ack(ack),
             };
-            self.totals.sent += 1;
-            self.proceed(now, packet);
+            let exact = group.exact;
+            self.send_from_host(now, packet, exact);
         }
         let slot = &mut self.hosts.receivers[flow as usize];
         let wanted = slot.tcp.poll_timeout();
@@ -77,8 +77,13 @@ impl Simulation<'_> {
             if now >= group.stop {
                 return;
             }
-            if let Some(until) = self.device_full_until(now, group.device) {
-                self.wake_sender(flow, until);
+            let (device, exact) = (group.device, group.exact);
+            if let Some(until) = self.device_full_until(now, device) {
+                // At random, so that none of the flows that wait is always first.
+                let host =
+                    device.and_then(|device| self.channels[device as usize].host.as_mut()).filter(|_| !exact);
+                let pause = host.map_or(Duration::ZERO, |host| host.draw());
+                self.wake_sender(flow, until + pause);
                 return;
             }
             let group = &self.hosts.groups[self.hosts.senders[flow as usize].group as usize];
@@ -94,9 +99,7 @@ impl Simulation<'_> {
                 background: group.background,
                 body: PacketBody::Data(data),
             };
-            let device = group.device;
-            self.totals.sent += 1;
-            self.proceed(now, packet);
+            self.send_from_host(now, packet, exact);
             if self.device_full_until(now, device).is_some() {
                 let slot = &mut self.hosts.senders[flow as usize];
                 let config = config_of(&self.hosts.groups, slot.group);

@@ -13,7 +13,9 @@ use netstage_wire::Encapsulation;
 /// Returns the default TCP configuration of netstage.
 pub fn tcp_config() -> tcp::TcpConfig {
     tcp::TcpConfig {
+        stack: tcp::Stack::Rfc,
         algorithm: tcp::Algorithm::NewReno,
+        slow_start: tcp::SlowStart::Standard,
         sack: true,
         loss_detection: tcp::LossDetection::DuplicateAcks,
         ecn: false,
@@ -201,6 +203,7 @@ impl PlanBuilder for Plan {
             datagrams: DatagramOptions::default(),
             branches: Vec::new(),
             program: None,
+            exact: true,
             traffic: traffic.into(),
             count: 1,
             start: Instant::ZERO,
