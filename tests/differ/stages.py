@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Compares the simulator with real packets and with ns-3 on random scenarios.
 
-Each scenario has its own seed and is run several times on both sides. One flow of it, chosen at random, is compared:
-its mean throughputs disagree if their 95 % intervals are disjoint and they differ by more than 5 %. Chance alone makes
-some intervals disjoint; more of them than the 99.9 % quantile of the binomial distribution are a finding.
+Each scenario has its own seed and is run several times on both sides. Of a random network, one flow is compared,
+chosen at random: its mean throughputs disagree if their 95 % intervals are disjoint and they differ by more than 5 %.
+Chance alone makes some intervals disjoint; more of them than the 99.9 % quantile of the binomial distribution are a
+finding. Of a chain of bottlenecks, all flows are compared: the simulator agrees if its mean is within the 95 % interval
+of real packets or within 5 % of their mean.
 """
 
 import argparse
@@ -25,26 +27,39 @@ TOLERANCE = 0.05
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom.
 STUDENT = [math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 SIM_RUNS, EMU_RUNS, NS3_RUNS = 6, 3, 4
-# Attempts of a run that is void because the machine was busy.
-ATTEMPTS = 3
+# Repetitions of runs that are void because the machine was busy.
+RETRIES = 4
 
 
-def interval(values: list) -> tuple:
-    """Returns the mean and the half width of its 95 % interval."""
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """A mean and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def disjoint(self, other: "Mean") -> bool:
+        return self.low > other.high or other.low > self.high
+
+    def near(self, other: "Mean") -> bool:
+        return abs(self.value - other.value) <= TOLERANCE * max(self.value, other.value)
+
+    def __str__(self) -> str:
+        return f"{self.value / 1e3:.4g} ± {(self.high - self.low) / 2e3:.2g}"
+
+
+def mean(values: list) -> Mean:
     width = STUDENT[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.mean(values), width
-
-
-def disjoint(a: list, b: list) -> bool:
-    (mean_a, width_a), (mean_b, width_b) = interval(a), interval(b)
-    return abs(mean_a - mean_b) > width_a + width_b
+    value = statistics.mean(values)
+    return Mean(value, value - width, value + width)
 
 
 def chance(runs_a: int, runs_b: int, draws: int = 50_000) -> float:
     """Returns how often the intervals of equal normal distributions are disjoint."""
     source = random.Random(1)
-    sample = lambda runs: [source.gauss(0, 1) for _ in range(runs)]
-    return sum(disjoint(sample(runs_a), sample(runs_b)) for _ in range(draws)) / draws
+    sample = lambda runs: mean([source.gauss(0, 1) for _ in range(runs)])
+    return sum(sample(runs_a).disjoint(sample(runs_b)) for _ in range(draws)) / draws
 
 
 def quantile(count: int, probability: float) -> int:
@@ -66,49 +81,69 @@ class Comparison:
 
     def disagrees(self) -> bool:
         a, b = self.sides
-        mean_a, mean_b = statistics.mean(a), statistics.mean(b)
-        return disjoint(a, b) and abs(mean_a - mean_b) > TOLERANCE * max(mean_a, mean_b)
+        return a.disjoint(b) and not a.near(b)
+
+    def ratio(self) -> float:
+        return self.sides[0].value / max(self.sides[1].value, 1e-9)
 
     def __str__(self) -> str:
-        texts = ["{:.4g} ± {:.2g}".format(*(value / 1e3 for value in interval(side))) for side in self.sides]
-        ratio = statistics.mean(self.sides[0]) / max(statistics.mean(self.sides[1]), 1e-9)
-        return f"{self.name}: {self.flow}: {texts[0]} and {texts[1]} kbit/s, ratio {ratio:.3f}"
+        a, b = self.sides
+        return f"{self.name}: {self.flow}: {a} and {b} kbit/s, ratio {self.ratio():.3f}"
 
 
 # Real packets
 
-def netstage(program: pathlib.Path, file: pathlib.Path, stage: str, seed: int) -> dict | None:
-    """Returns the throughputs of a run in bit/s, or None if it was void."""
+def netstage(options: argparse.Namespace, kind: str, seed: int, stage: str, runs: int) -> dict | None:
+    """Returns the throughput per flow of a drawn scenario in bit/s, or None if a run was void."""
     with tempfile.TemporaryDirectory(prefix="differ-") as scratch:
-        command = [program, "run", file, "--on", stage, "--seed", str(seed), "--json", "--out", f"{scratch}/record"]
+        file = pathlib.Path(scratch) / f"{kind}-{seed}.toml"
+        file.write_text(subprocess.check_output([options.differ, kind, str(seed)], text=True))
+        command = [options.netstage, "run", file, "--on", stage, "--repeat", str(runs), "--retries", str(RETRIES),
+                   "--json", "--out", f"{scratch}/record"]
         ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if not ended.stdout:
-        raise SystemExit(f"{file} on {stage}: {ended.stderr.strip()}")
-    record = json.loads(ended.stdout)["record"]
+    answer = json.loads(ended.stdout or "{}")
+    if "record" not in answer:
+        raise SystemExit(f"{kind} {seed} on {stage}: {answer or ended.stderr.strip()}")
+    record = answer["record"]
     if record["void"]:
         return None
-    summary = record["cells"][0]["summary"]
-    return {entry["subject"]: entry["mean"] for entry in summary if entry["metric"] == "flow.throughput"}
+    entries = [entry for entry in record["cells"][0]["summary"] if entry["metric"] == "flow.throughput"]
+    exact = lambda entry, field: entry.get(field, entry["mean"])
+    return {entry["subject"]: Mean(entry["mean"], exact(entry, "low"), exact(entry, "high")) for entry in entries}
 
 
 def compare_emulated(options: argparse.Namespace, seed: int) -> Comparison | None:
-    with tempfile.TemporaryDirectory(prefix="differ-") as folder:
-        def runs(stage: str, samples: range) -> list:
-            found = []
-            for sample in samples:
-                file = pathlib.Path(folder) / f"{seed}-{sample}.toml"
-                file.write_text(subprocess.check_output([options.differ, "draw", str(seed), str(sample)], text=True))
-                attempts = (netstage(options.netstage, file, stage, sample) for _ in range(ATTEMPTS))
-                found.append(next((result for result in attempts if result), None))
-            return found
+    emulated = netstage(options, "draw", seed, "emu", EMU_RUNS)
+    if emulated is None:
+        return None
+    simulated = netstage(options, "draw", seed, "sim", SIM_RUNS)
+    flow = random.Random(seed).choice(sorted(emulated))
+    return Comparison(f"emu, seed {seed}", flow, (simulated[flow], emulated[flow]))
 
-        emulated = runs("emu", range(1, EMU_RUNS + 1))
-        if None in emulated:
-            return None
-        simulated = runs("sim", range(101, SIM_RUNS + 101))
-    flow = random.Random(seed).choice(sorted(emulated[0]))
-    sides = tuple([result[flow] for result in side] for side in (simulated, emulated))
-    return Comparison(f"emu, seed {seed}", flow, sides)
+
+# Chains of bottlenecks
+
+def compare_chains(options: argparse.Namespace) -> bool:
+    """Prints a table of all flows of the chains. Returns whether 19 of 20 chains agree."""
+    agreeing = chains = flows = agreeing_flows = 0
+    print("| seed | flows | real packets, kbit/s | simulator, kbit/s | ratio | agrees |\n| --: | :-- | --: | --: | --: | :-- |")
+    for seed in range(options.seed, options.seed + options.chains):
+        emulated = netstage(options, "chain", seed, "emu", EMU_RUNS)
+        if emulated is None:
+            print(f"| {seed} | | void | | | |", flush=True)
+            continue
+        simulated = netstage(options, "chain", seed, "sim", SIM_RUNS)
+        verdicts = []
+        for flow, real in sorted(emulated.items()):
+            ours = simulated[flow]
+            verdicts.append(real.low <= ours.value <= real.high or ours.near(real))
+            comparison = Comparison("", flow, (ours, real))
+            mark = "yes" if verdicts[-1] else "**no**"
+            print(f"| {seed} | {flow} | {real} | {ours} | {comparison.ratio():.3f} | {mark} |", flush=True)
+        chains, agreeing = chains + 1, agreeing + all(verdicts)
+        flows, agreeing_flows = flows + len(verdicts), agreeing_flows + sum(verdicts)
+    print(f"\n{agreeing} of {chains} chains agree in all flows, {agreeing_flows} of {flows} flows agree.", flush=True)
+    return agreeing >= 0.95 * chains and chains > 0
 
 
 # ns-3
@@ -131,7 +166,7 @@ def compare_ns3(options: argparse.Namespace, seed: int) -> Comparison:
     sides = []
     for name, runs in (("netstage", SIM_RUNS), ("ns3", NS3_RUNS)):
         results = [bench_sim.run_once(known[name], case, seed=run + 1).result for run in range(runs)]
-        sides.append([result["vpn_mbps"][vpn] * 1e6 for result in results])
+        sides.append(mean([result["vpn_mbps"][vpn] * 1e6 for result in results]))
     return Comparison(f"ns-3, seed {seed}, {case.describe()}", f"VPN {vpn + 1}", tuple(sides))
 
 
@@ -155,6 +190,7 @@ def compare(name: str, count: int, runs: int, options: argparse.Namespace, one) 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--emulated", type=int, default=200, help="scenarios with real packets (root)")
+    parser.add_argument("--chains", type=int, default=20, help="chains of bottlenecks with real packets (root)")
     parser.add_argument("--ns3", type=int, default=100, help="dumbbells in ns-3")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="first seed")
     parser.add_argument("--all", action="store_true", help="print every comparison")
@@ -167,6 +203,8 @@ def main() -> int:
         bench_sim.TARGET.mkdir(exist_ok=True)
         bench_sim.build_ns3()
         agree &= compare("ns-3", options.ns3, NS3_RUNS, options, compare_ns3)
+    if options.chains:
+        agree &= compare_chains(options)
     if options.emulated:
         agree &= compare("emu", options.emulated, EMU_RUNS, options, compare_emulated)
     return 0 if agree else 1

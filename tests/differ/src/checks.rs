@@ -416,7 +416,10 @@ fn scaling(case: &Case) -> Result<(), String> {
     let scales = case.network.vpns.iter().all(|vpn| !matches!(vpn.control, Control::I2vfc { .. }))
         && case.network.flows.iter().all(|flow| match (&flow.transport, &flow.traffic) {
             (_, Traffic::Application(..)) => false,
-            (Transport::Tcp(tcp), _) => !tcp.rack && !tcp.algorithm.contains("cubic"),
+            (Transport::Tcp(tcp), _) => {
+                let has_constants = tcp.rack || tcp.stack == "linux" || tcp.slow_start == "hystart++";
+                !has_constants && !tcp.algorithm.contains("cubic")
+            }
             _ => true,
         });
     if !scales {

@@ -64,26 +64,6 @@ pub fn network(seed: u64) -> Network {
     network
 }
 
-/// Start offsets are below this.
-const OFFSET: u64 = 100 * MS;
-/// Maximum error of a link's rate, in ppm: that of an Ethernet clock (IEEE 802.3).
-const CLOCK_ERROR: u64 = 100;
-
-/// Returns a sample of a network: each flow has its own start offset, and each link the error of its own clock.
-/// Otherwise, packets of flows and links whose rates have simple ratios would meet in the same order in all samples.
-pub fn sample(network: &Network, seed: u64) -> Network {
-    let mut draw = Draw::new(seed, "sample");
-    let mut network = network.clone();
-    for flow in &mut network.flows {
-        flow.start += draw.between(0, OFFSET);
-    }
-    for direction in network.links.iter_mut().flat_map(|link| &mut link.directions) {
-        let parts_per_million = 1_000_000 - CLOCK_ERROR + draw.between(0, 2 * CLOCK_ERROR);
-        direction.rate = direction.rate * parts_per_million / 1_000_000;
-    }
-    network
-}
-
 /// Draws a scenario that Linux hosts can run as written: its TCP has the settings of Linux.
 pub fn real_network(seed: u64) -> Network {
     let mut network = network(seed);
@@ -101,34 +81,109 @@ pub fn real_network(seed: u64) -> Network {
             node.kind = "router";
         }
     }
+    // Linux sets both per host.
+    let (sack, timestamps) = (!draw.one_in(4), !draw.one_in(3));
     for flow in &mut network.flows {
         flow.stop = None;
         if matches!(flow.traffic, Traffic::Application(..)) {
             flow.traffic = Traffic::Bulk { size: None };
         }
-        match &mut flow.transport {
-            Transport::Tcp(tcp) => {
-                let sack = tcp.sack;
-                *tcp = Tcp {
-                    algorithm: draw.pick(&["newreno", "linux-cubic"]),
-                    sack,
-                    rack: sack,
-                    ecn: tcp.ecn,
-                    timestamps: tcp.timestamps,
-                    window: tcp.window.max(16_000),
-                    initial_window: 10,
-                    ack_every: 2,
-                    delayed_ack: 40 * MS,
-                    timeout: 200 * MS,
-                    limited_transmit: true,
-                    handshake: true,
-                };
-            }
-            _ if flow.traffic.packet().is_none() => flow.transport = Transport::Tcp(tcp(&mut draw)),
-            _ => flow.transport = Transport::Udp,
+        if flow.traffic.packet().is_some() && !matches!(flow.transport, Transport::Tcp(_)) {
+            flow.transport = Transport::Udp;
+            continue;
         }
+        let drawn = match &flow.transport {
+            Transport::Tcp(tcp) => tcp.clone(),
+            _ => tcp(&mut draw),
+        };
+        flow.transport = Transport::Tcp(Tcp {
+            ecn: drawn.ecn,
+            window: drawn.window.max(16_000),
+            ..linux_tcp(&mut draw, sack, timestamps)
+        });
     }
     network
+}
+
+/// Draws a chain of two to five bottlenecks for TCP: flows over the whole chain, and other flows over each link of it.
+/// Links lose at most 1 % of the packets at random.
+pub fn chain(seed: u64) -> Network {
+    let mut draw = Draw::new(seed, "chain");
+    let links = draw.between(2, 5) as usize;
+    let mut network = Network {
+        duration: 20_000 * MS,
+        interval: 500 * MS,
+        nodes: Vec::new(),
+        links: Vec::new(),
+        vpns: Vec::new(),
+        flows: Vec::new(),
+    };
+    let rate = draw.magnitude(1_000_000, 20_000_000);
+    for number in 0..=links {
+        network.nodes.push(Node { name: format!("r{number}"), kind: "router", device: None });
+    }
+    for number in 0..links {
+        let rate = rate * draw.between(100, 200) / 100;
+        let delay = draw.magnitude(MS, 40 * MS);
+        let buffer = Buffer::Packets((rate * draw.between(20, 200) / 1000 / 12_000).max(10));
+        let loss = if draw.one_in(3) { draw.pick(&[0.0001, 0.001, 0.005]) } else { 0.0 };
+        let queue = if draw.one_in(2) { Queue::DropTail } else { queue(&mut draw) };
+        let forward = Direction { rate, delay, buffer, loss, queue, ..Direction::wire() };
+        let reverse = Direction { rate: 10 * rate, delay, ..Direction::wire() };
+        let ends = [format!("r{number}"), format!("r{}", number + 1)];
+        network.links.push(Link { name: format!("core{number}"), ends, directions: [forward, reverse] });
+    }
+    let sack = !draw.one_in(4);
+    let mut groups: Vec<(usize, usize)> = (0..links).map(|link| (link, link + 1)).collect();
+    groups.extend(vec![(0, links); draw.between(1, 2) as usize]);
+    for (number, (from, to)) in groups.into_iter().enumerate() {
+        let ends = [("a", from), ("b", to)].map(|(side, router)| {
+            let host = format!("{side}{number}");
+            network.nodes.push(Node { name: host.clone(), kind: "host", device: None });
+            let line =
+                Direction { rate: 100_000_000, delay: draw.magnitude(MS / 10, 10 * MS), ..Direction::wire() };
+            let ends = [host.clone(), format!("r{router}")];
+            network.links.push(Link {
+                name: format!("access-{host}"),
+                ends,
+                directions: [line.clone(), line],
+            });
+            host
+        });
+        let [from, to] = ends;
+        network.flows.push(Flow {
+            name: format!("f{number}"),
+            from,
+            to,
+            vpn: None,
+            transport: Transport::Tcp(Tcp {
+                window: draw.magnitude(64_000, 1_000_000),
+                ..linux_tcp(&mut draw, sack, true)
+            }),
+            traffic: Traffic::Bulk { size: None },
+            count: draw.between(1, 4),
+            start: MS * draw.between(0, 1_000),
+            stagger: MS * draw.between(0, 300),
+            stop: None,
+            background: false,
+            twin: None,
+        });
+    }
+    network
+}
+
+/// Draws a TCP with the settings of Linux.
+fn linux_tcp(draw: &mut Draw, sack: bool, timestamps: bool) -> Tcp {
+    Tcp {
+        stack: "linux",
+        algorithm: draw.pick(&["newreno", "cubic"]),
+        sack,
+        rack: false,
+        ecn: false,
+        timestamps,
+        initial_window: 10,
+        ..tcp(draw)
+    }
 }
 
 /// Draws the routers and the links between them: a chain, a star, or a ring with an odd number of routers, in which
@@ -168,11 +223,7 @@ fn direction(draw: &mut Draw, duration: u64, rate: u64) -> Direction {
         buffer: Buffer::Packets(draw.magnitude(2, 300)),
         queue: queue(draw),
         overhead: draw.pick(&[0, 0, 38]),
-        loss: 0.0,
-        bit_errors: 0.0,
-        jitter: None,
-        duplicate: 0.0,
-        schedule: Vec::new(),
+        ..Direction::wire()
     };
     if draw.one_in(3) {
         direction.buffer = Buffer::Bytes(draw.magnitude(3_000, 300_000));
@@ -250,12 +301,7 @@ fn hosts(
             delay: draw.magnitude(1_000, 10 * MS),
             buffer: Buffer::Packets(draw.magnitude(if bottleneck { 5 } else { 100 }, 1_000)),
             queue: if bottleneck { queue(draw) } else { Queue::DropTail },
-            overhead: 0,
-            loss: 0.0,
-            bit_errors: 0.0,
-            jitter: None,
-            duplicate: 0.0,
-            schedule: Vec::new(),
+            ..Direction::wire()
         };
         network.links.push(Link {
             name: format!("access{number}"),
@@ -389,7 +435,9 @@ fn flow(draw: &mut Draw, name: String, core_rate: u64) -> Flow {
 fn tcp(draw: &mut Draw) -> Tcp {
     let sack = !draw.one_in(4);
     Tcp {
+        stack: draw.pick(&["rfc", "rfc", "linux"]),
         algorithm: draw.pick(&["reno", "newreno", "newreno", "cubic", "linux-cubic", "aimd"]),
+        slow_start: draw.pick(&["standard", "standard", "hystart++"]),
         sack,
         rack: sack && draw.one_in(2),
         ecn: draw.one_in(3),

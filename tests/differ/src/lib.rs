@@ -28,9 +28,14 @@ pub struct Finding {
     pub scenario: String,
 }
 
-/// Returns the scenario file of a sample of a random network that Linux hosts can run.
-pub fn real_network(seed: u64, sample: u64) -> String {
-    draw::sample(&draw::real_network(seed), sample).file()
+/// Returns the scenario file of a random network that Linux hosts can run.
+pub fn real_network(seed: u64) -> String {
+    draw::real_network(seed).file()
+}
+
+/// Returns the scenario file of a random chain of bottlenecks.
+pub fn chain(seed: u64) -> String {
+    draw::chain(seed).file()
 }
 
 /// Simulates `count` scenarios, whose seeds begin with `first`, and checks each.

@@ -1,27 +1,32 @@
-//! Command line of the checker: `netstage-differ [COUNT [SEED]]`, or `netstage-differ draw SEED SAMPLE`.
+//! Command line of the checker.
 
 use std::process::ExitCode;
 
+const USAGE: &str = "usage: netstage-differ [COUNT [SEED]]
+       netstage-differ draw SEED
+       netstage-differ chain SEED";
+
 fn main() -> ExitCode {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let draws = arguments.first().is_some_and(|first| first == "draw");
-    if draws {
-        arguments.remove(0);
-    }
-    let numbers: Result<Vec<u64>, _> = arguments.iter().map(|argument| argument.parse()).collect();
-    match (draws, numbers.as_deref()) {
-        (true, Ok([seed, sample])) => {
-            print!("{}", netstage_differ::real_network(*seed, *sample));
-            ExitCode::SUCCESS
-        }
-        (false, Ok([])) => check(5_000, netstage_harness::seed("differ")),
-        (false, Ok([count])) => check(*count, netstage_harness::seed("differ")),
-        (false, Ok([count, seed])) => check(*count, *seed),
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (subject, numbers) = match words.as_slice() {
+        [subject @ ("draw" | "chain"), numbers @ ..] => (*subject, numbers),
+        numbers => ("", numbers),
+    };
+    let numbers: Result<Vec<u64>, _> = numbers.iter().map(|number| number.parse()).collect();
+    let scenario = match (subject, numbers.as_deref()) {
+        ("draw", Ok([seed])) => netstage_differ::real_network(*seed),
+        ("chain", Ok([seed])) => netstage_differ::chain(*seed),
+        ("", Ok([])) => return check(5_000, netstage_harness::seed("differ")),
+        ("", Ok([count])) => return check(*count, netstage_harness::seed("differ")),
+        ("", Ok([count, seed])) => return check(*count, *seed),
         _ => {
-            eprintln!("usage: netstage-differ [COUNT [SEED]]\n       netstage-differ draw SEED SAMPLE");
-            ExitCode::from(2)
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
         }
-    }
+    };
+    print!("{scenario}");
+    ExitCode::SUCCESS
 }
 
 fn check(count: u64, seed: u64) -> ExitCode {

@@ -46,6 +46,24 @@ pub struct Direction {
     pub schedule: Vec<Change>,
 }
 
+impl Direction {
+    /// Returns a direction without faults, with room for 1,000 packets.
+    pub fn wire() -> Direction {
+        Direction {
+            rate: 100_000_000,
+            delay: 0,
+            buffer: Buffer::Packets(1_000),
+            queue: Queue::DropTail,
+            overhead: 0,
+            loss: 0.0,
+            bit_errors: 0.0,
+            jitter: None,
+            duplicate: 0.0,
+            schedule: Vec::new(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub enum Buffer {
     Packets(u64),
@@ -122,7 +140,9 @@ pub enum Transport {
 
 #[derive(Clone, Debug)]
 pub struct Tcp {
+    pub stack: &'static str,
     pub algorithm: &'static str,
+    pub slow_start: &'static str,
     pub sack: bool,
     pub rack: bool,
     pub ecn: bool,
@@ -477,10 +497,10 @@ impl Tcp {
         let detection = if self.rack { "rack" } else { "duplicate-acks" };
         let Tcp { algorithm, sack, ecn, timestamps, window, initial_window, ack_every, delayed_ack, .. } =
             self;
-        let Tcp { timeout, limited_transmit, handshake, .. } = self;
+        let Tcp { stack, slow_start, timeout, limited_transmit, handshake, .. } = self;
         let aimd = if *algorithm == "aimd" { "increase = 1.5, decrease = 0.3, " } else { "" };
         format!(
-            "{{ algorithm = \"{algorithm}\", {aimd}sack = {sack}, loss_detection = \"{detection}\", ecn = {ecn}, \
+            "{{ stack = \"{stack}\", algorithm = \"{algorithm}\", {aimd}slow_start = \"{slow_start}\", sack = {sack}, loss_detection = \"{detection}\", ecn = {ecn}, \
              timestamps = {timestamps}, window = \"{window} B\", initial_window = {initial_window}, \
              ack_every = {ack_every}, delayed_ack = \"{delayed_ack} ns\", min_rto = \"{timeout} ns\", \
              initial_rto = \"{timeout} ns\", limited_transmit = {limited_transmit}, handshake = {handshake} }}"

@@ -1,6 +1,5 @@
 //! Simulated runs of drawn scenarios.
 
-use crate::draw;
 use crate::network::Network;
 use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
@@ -24,18 +23,15 @@ pub fn run(plan: &Plan, seed: u64, merge: bool) -> RunOutcome {
     run_with(plan, seed, EventLoopOptions { merge }, &|| false).expect("nobody interrupts the run")
 }
 
-/// Returns the total throughput of each flow in bits, of one run per seed. The runs are samples of the network
-/// ([`draw::sample`]), with all its times divided by `scale`.
+/// Returns the total throughput of each flow in bits, of one run per seed, with all times of the network divided by
+/// `scale`.
 pub fn repeated(
     network: &Network,
     scale: u64,
     seeds: impl IntoIterator<Item = u64>,
 ) -> Result<Vec<BTreeMap<String, f64>>, String> {
-    let one = |seed: u64| {
-        let plan = plan(&draw::sample(network, seed).scaled(scale).file())?;
-        Ok(totals(&run(&plan, seed, true)))
-    };
-    seeds.into_iter().map(one).collect()
+    let plan = plan(&network.clone().scaled(scale).file())?;
+    Ok(seeds.into_iter().map(|seed| totals(&run(&plan, seed, true))).collect())
 }
 
 /// Returns the total of a metric per subject: the sum over all bins times the width of a bin.
