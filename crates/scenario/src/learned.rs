@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// Format version. Other versions are refused.
-pub const FORMAT: u32 = 1;
+/// Format version. Version 1 is read without its fit, which compared a model with its own capture.
+pub const FORMAT: u32 = 2;
 
 /// Maximum size of a model file in bytes.
 pub const MAX_MODEL_BYTES: u64 = 64 << 20;
@@ -23,7 +23,7 @@ pub struct ModelFile {
     pub read: CaptureCounts,
     /// Learned model.
     pub model: Arc<CaptureModel>,
-    /// Goodness of fit of samples drawn from the model, per quantity.
+    /// Goodness of fit, per quantity.
     pub fit: Vec<GoodnessOfFit>,
 }
 
@@ -47,30 +47,59 @@ pub struct CaptureCounts {
     pub complete: bool,
 }
 
-/// Comparison of a quantity in the capture with a run drawn from the model.
+/// A quantity in the capture, and its prediction by models of other parts of the capture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GoodnessOfFit {
-    /// Name: `request`, `response`, `think`, `server`, `up.size`, `up.gap`, …
+    /// Name: `request`, `response`, `think`, `server`, `turns`, `connection`, `starts`, `up.size`, `up.gap`, …
     pub quantity: String,
-    /// Unit of the means.
+    /// Unit of the mean.
     pub unit: String,
     /// Samples in the capture.
     pub samples: u64,
     /// Mean in the capture.
     pub mean: f64,
-    /// Mean in the run drawn from the model.
-    pub mean_drawn: f64,
     /// Coefficient of variation in the capture.
     pub variation: f64,
-    /// Coefficient of variation in the run drawn from the model.
-    pub variation_drawn: f64,
     /// Correlation of consecutive samples in the capture. Drawn samples are uncorrelated.
     pub autocorrelation: f64,
-    /// Maximum distance between the two distribution functions (Kolmogorov–Smirnov).
-    pub distance: f64,
-    /// Distance exceeded with a probability of 1 % by two samples of the same distribution.
-    pub distance_at_1_percent: f64,
+    /// Comparison with parts that were held out.
+    pub held_out: HeldOutFit,
+}
+
+/// Comparison of each part of a capture with the model of the other parts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum HeldOutFit {
+    /// The part with the largest distance, relative to its limit.
+    Tested {
+        /// Number of the part, from 1.
+        part: u32,
+        /// Number of parts.
+        parts: u32,
+        /// Samples in the part.
+        samples: u64,
+        /// Samples in the other parts.
+        fitted: u64,
+        /// Maximum distance between the distribution function of the part and of the model of the other parts
+        /// (Kolmogorov–Smirnov).
+        distance: f64,
+        /// Distance that the largest of all parts exceeds with a probability of at most 1 %, if all samples are
+        /// independent and have one distribution.
+        limit: f64,
+    },
+    /// Too few samples for a comparison.
+    NotTested {
+        /// Samples that the smallest part has, and that it needs.
+        reason: String,
+    },
+}
+
+impl HeldOutFit {
+    /// Returns whether the capture contradicts the model.
+    pub fn differs(&self) -> bool {
+        matches!(self, HeldOutFit::Tested { distance, limit, .. } if distance > limit)
+    }
 }
 
 /// Error of a text that is not a valid model file.
@@ -89,7 +118,7 @@ impl fmt::Display for ModelError {
         match self {
             ModelError::Malformed(error) => write!(f, "not a model file: {error}"),
             ModelError::Version(version) => {
-                write!(f, "the model file has format version {version}; supported: {FORMAT}")
+                write!(f, "the model file has format version {version}; supported: 1 to {FORMAT}")
             }
             ModelError::UnusableModel(error) => write!(f, "invalid model: {error}"),
         }
@@ -97,6 +126,21 @@ impl fmt::Display for ModelError {
 }
 
 impl std::error::Error for ModelError {}
+
+/// Model file of format 1.
+#[derive(Deserialize)]
+struct ModelFile1 {
+    capture: String,
+    read: CaptureCounts,
+    model: Arc<CaptureModel>,
+}
+
+impl From<ModelFile1> for ModelFile {
+    fn from(file: ModelFile1) -> ModelFile {
+        let ModelFile1 { capture, read, model } = file;
+        ModelFile { format: FORMAT, capture, read, model, fit: Vec::new() }
+    }
+}
 
 impl ModelFile {
     /// Parses and checks the text of a model file.
@@ -106,10 +150,12 @@ impl ModelFile {
             format: u64,
         }
         let Version { format } = serde_json::from_str(text).map_err(ModelError::Malformed)?;
-        if format != u64::from(FORMAT) {
-            return Err(ModelError::Version(format));
+        let file: ModelFile = match format {
+            1 => serde_json::from_str::<ModelFile1>(text).map(ModelFile::from),
+            2 => serde_json::from_str(text),
+            _ => return Err(ModelError::Version(format)),
         }
-        let file: ModelFile = serde_json::from_str(text).map_err(ModelError::Malformed)?;
+        .map_err(ModelError::Malformed)?;
         let model = Application::Learned { model: Arc::clone(&file.model), replay: false };
         model.check(file.model.carriage).map_err(ModelError::UnusableModel)?;
         Ok(file)
@@ -118,5 +164,23 @@ impl ModelFile {
     /// Returns the text of the file.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a model file contains only numbers and text") + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_format_1_are_read_without_their_fit() {
+        let read = r#""read": {"packets": 9, "used": 9, "other": 0, "broken": 0, "flows": 1, "clamped": 0, "complete": true}"#;
+        let model = r#""model": {"carriage": "datagram", "shape": {"one-way": {"up": {"size": [9], "gap": [9], "recorded": []}, "down": null}}}"#;
+        let text = |format: u32, fit: &str| {
+            format!(r#"{{"format": {format}, "capture": "x", {read}, {model}, "fit": [{fit}]}}"#)
+        };
+        let file = ModelFile::from_json(&text(1, r#"{"quantity": "up.size", "mean_drawn": 9.0}"#)).unwrap();
+        assert_eq!(file, ModelFile::from_json(&text(2, "")).unwrap());
+        let error = ModelFile::from_json(&text(3, "")).unwrap_err().to_string();
+        assert_eq!(error, "the model file has format version 3; supported: 1 to 2");
     }
 }

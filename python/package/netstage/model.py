@@ -13,22 +13,34 @@ from netstage import _netstage
 
 @dataclass(frozen=True)
 class Fit:
-    """Similarity of the model's samples to the capture, for one quantity."""
+    """Goodness of fit of one quantity."""
 
     quantity: str
     """Quantity: ``request``, ``response``, ``think``, ``server``, ``up.size``, ``up.gap``, …"""
     unit: str
-    """Unit of the means: ``s``, ``bytes`` or empty."""
+    """Unit of the mean: ``s``, ``bytes`` or empty."""
     samples: int
     """Samples in the capture."""
     mean: float
     """Mean in the capture."""
-    mean_drawn: float
-    """Mean of samples drawn from the model."""
-    distance: float
-    """Kolmogorov–Smirnov distance between the two."""
-    distance_at_1_percent: float
-    """Distance that two samples of the same distribution exceed with a probability of 1 %."""
+    variation: float
+    """Coefficient of variation in the capture."""
+    autocorrelation: float
+    """Correlation of consecutive samples in the capture. Drawn samples are uncorrelated."""
+    part: int | None
+    """Part of the capture, from 1, that fits the model of the other parts worst; ``None`` if not tested."""
+    parts: int | None
+    """Number of parts."""
+    held_out: int | None
+    """Samples in the part."""
+    fitted: int | None
+    """Samples in the other parts."""
+    distance: float | None
+    """Kolmogorov–Smirnov distance between the part and the model."""
+    limit: float | None
+    """Distance that independent samples of one distribution exceed with a probability of at most 1 %."""
+    not_tested: str | None
+    """Reason why the quantity was not tested."""
 
 
 class Model:
@@ -49,11 +61,20 @@ class Model:
 
     @property
     def fit(self) -> dict[str, Fit]:
-        """Similarity of the model to the capture, by quantity."""
-        fields = Fit.__dataclass_fields__
-        return {
-            entry["quantity"]: Fit(**{name: entry[name] for name in fields}) for entry in self.data["fit"]
-        }
+        """Goodness of fit, by quantity."""
+        fits = {}
+        for entry in self.data["fit"]:
+            test = entry.pop("held_out")
+            tested = test.get("tested") or dict.fromkeys(
+                ["part", "parts", "samples", "fitted", "distance", "limit"]
+            )
+            fits[entry["quantity"]] = Fit(
+                **entry,
+                held_out=tested.pop("samples"),
+                **tested,
+                not_tested=test.get("not-tested", {}).get("reason"),
+            )
+        return fits
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model file, for use in scenarios."""

@@ -1,7 +1,7 @@
 //! `netstage traffic learn`: fits a traffic model to a capture.
 
 use crate::exit::{self, Failure, OK};
-use netstage_scenario::learned::GoodnessOfFit;
+use netstage_scenario::learned::{GoodnessOfFit, HeldOutFit};
 use netstage_traffic::learn::{Filter, LearnError, LearnedApplication, learn};
 use serde_json::json;
 use std::fmt::Write as _;
@@ -71,6 +71,11 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
     Ok(OK)
 }
 
+/// Meaning of the comparison below it.
+const HELD_OUT: &str = "Held-out test: the capture is divided into 5 parts in time. KS is the maximum distance of the distribution
+function of a part from that of a model of the other 4, of the part that fits worst. If samples are
+independent and have one distribution, it exceeds the limit with a probability of at most 1 %.";
+
 fn summary(lesson: &LearnedApplication) -> String {
     let read = &lesson.file.read;
     let mut text = format!(
@@ -79,35 +84,38 @@ fn summary(lesson: &LearnedApplication) -> String {
     );
     let _ = writeln!(
         text,
-        "{:10} {:>8} {:>12} {:>12} {:>7} {:>7} {:>7} {:>7}",
-        "", "samples", "mean", "model", "CV", "model", "lag 1", "KS"
+        "{:10} {:>8} {:>12} {:>7} {:>7}  {:>4} {:>8} {:>7} {:>7}",
+        "", "samples", "mean", "CV", "lag 1", "part", "samples", "KS", "limit"
     );
     for fit in &lesson.file.fit {
+        let held_out = match &fit.held_out {
+            HeldOutFit::Tested { part, parts, samples, distance, limit, .. } => {
+                let verdict = if fit.held_out.differs() { "differs" } else { "fits" };
+                format!("{part:>2}/{parts} {samples:>8} {distance:>7.4} {limit:>7.4} {verdict}")
+            }
+            HeldOutFit::NotTested { reason } => format!("not tested: {reason}"),
+        };
         let _ = writeln!(
             text,
-            "{:10} {:>8} {:>12} {:>12} {:>7.3} {:>7.3} {:>7.3} {:>7.4}{}",
+            "{:10} {:>8} {:>12} {:>7.3} {:>7.3}  {held_out}",
             fit.quantity,
             fit.samples,
-            mean(fit, fit.mean),
-            mean(fit, fit.mean_drawn),
+            mean(fit),
             fit.variation,
-            fit.variation_drawn,
             fit.autocorrelation,
-            fit.distance,
-            if fit.distance > fit.distance_at_1_percent { " differs" } else { "" },
         );
     }
-    text.push('\n');
+    let _ = writeln!(text, "\n{HELD_OUT}\n");
     for warning in &lesson.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
     text
 }
 
-fn mean(fit: &GoodnessOfFit, value: f64) -> String {
+fn mean(fit: &GoodnessOfFit) -> String {
     match fit.unit.as_str() {
-        "s" => format!("{:.3} ms", value * 1e3),
-        "bytes" => format!("{value:.0} B"),
-        _ => format!("{value:.1}"),
+        "s" => format!("{:.3} ms", fit.mean * 1e3),
+        "bytes" => format!("{:.0} B", fit.mean),
+        _ => format!("{:.1}", fit.mean),
     }
 }

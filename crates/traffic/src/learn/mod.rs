@@ -5,6 +5,7 @@
 //! the limits of a model.
 
 mod capture;
+mod fit;
 mod flows;
 mod frame;
 mod model;
@@ -215,6 +216,14 @@ impl CaptureContents {
         self.read.other = self.read.packets - self.read.broken - self.read.used;
         (self.read.clamped, self.read.complete) = (fitted.clamped, fitted.complete);
         let mut warnings = self.warnings();
+        let misfits: Vec<&str> =
+            fitted.fit.iter().filter(|fit| fit.held_out.differs()).map(|fit| fit.quantity.as_str()).collect();
+        if !misfits.is_empty() {
+            warnings.push(format!(
+                "the model does not fit: {} of one part of the capture differ from the model of the others; use `replay = true`",
+                misfits.join(", ")
+            ));
+        }
         if several {
             warnings.push(format!("learned from {}; the capture holds {largest_services}", words(service)));
         }

@@ -1,16 +1,14 @@
-//! Model of flows, and its goodness of fit.
+//! Model of flows.
 
+use super::fit::{Quantity, parts};
 use super::flows::CapturedFlow;
-use netstage_core::rng::RandomStream;
 use netstage_core::time::Duration;
 use netstage_core::traffic::application::{
     CaptureModel, HEADER, LearnedExchange, LearnedPackets, LearnedRequests, MAX_CONCURRENT_CONNECTIONS,
-    MAX_DATAGRAM_PAYLOAD, Quantiles, RecordedConnection, RecordedTurn, TransportKind,
+    MAX_DATAGRAM_PAYLOAD, RecordedConnection, RecordedTurn, TransportKind,
 };
 use netstage_scenario::learned::GoodnessOfFit;
 
-/// Points of a quantile table.
-const POINTS: usize = 513;
 /// Maximum number of recorded turns, or of packets in each direction, for a replay.
 pub const MAX_RECORDED: usize = 20_000;
 /// Mean number of packets per UDP flow above which flows are streams instead of requests.
@@ -61,33 +59,44 @@ impl Sizes {
     }
 }
 
+/// Times of the first and last packet of a connection in nanoseconds, and its turns.
+type Connection = (u64, u64, Vec<RecordedTurn>);
+
 fn exchanges(flows: &[&CapturedFlow], carriage: TransportKind) -> Option<FittedModel> {
     let mut sizes = Sizes::of(carriage);
-    let mut connections: Vec<(u64, u64, Vec<RecordedTurn>)> = flows
+    let mut connections: Vec<Connection> = flows
         .iter()
         .map(|flow| (flow.start_ns, flow.end_ns, turns(flow, &mut sizes)))
         .filter(|(.., turns)| !turns.is_empty())
         .collect();
     connections.sort_by_key(|(start, ..)| *start);
-    let all: Vec<RecordedTurn> = connections.iter().flat_map(|(.., turns)| turns).copied().collect();
-    if all.is_empty() {
+    if connections.is_empty() {
         return None;
     }
     let starts: Vec<u64> = connections.windows(2).map(|pair| (pair[1].0 - pair[0].0).max(1)).collect();
     // A single connection is repeated after its duration.
     let starts = if starts.is_empty() { vec![(connections[0].1 - connections[0].0).max(1)] } else { starts };
-    let values = |field: fn(&RecordedTurn) -> u64| -> Vec<u64> { all.iter().map(field).collect() };
-    let quantities = [
-        ("request", "bytes", values(|turn| turn.request.into())),
-        ("response", "bytes", values(|turn| turn.response.into())),
-        ("think", "s", values(|turn| turn.think.0)),
-        ("server", "s", values(|turn| turn.server.0)),
-        ("turns", "", connections.iter().map(|(.., turns)| turns.len() as u64).collect()),
-        ("starts", "s", starts),
-    ];
-    let fit = quantities.iter().map(|(name, unit, samples)| fit(name, unit, samples)).collect();
-    let [request, response, think, server, turns, starts] =
-        quantities.map(|(.., samples)| Quantiles::from_samples(samples, POINTS));
+    let connection_parts = parts(&connections);
+    let of_turns = |name, unit, field: fn(&RecordedTurn) -> u64| {
+        let values = |part: &[Connection]| part.iter().flat_map(|(.., turns)| turns).map(field).collect();
+        Quantity::new(name, unit, connection_parts.map(values))
+    };
+    let of_connections = |name, unit, field: fn(&[RecordedTurn]) -> u64| {
+        let values = |part: &[Connection]| part.iter().map(|(.., turns)| field(turns)).collect();
+        Quantity::new(name, unit, connection_parts.map(values))
+    };
+    let request = of_turns("request", "bytes", |turn| turn.request.into());
+    let response = of_turns("response", "bytes", |turn| turn.response.into());
+    let think = of_turns("think", "s", |turn| turn.think.0);
+    let server = of_turns("server", "s", |turn| turn.server.0);
+    let turns = of_connections("turns", "", |turns| turns.len() as u64);
+    let starts = Quantity::new("starts", "s", parts(&starts).map(<[u64]>::to_vec));
+    let bytes = of_connections("connection", "bytes", |turns| {
+        turns.iter().map(|turn| u64::from(turn.request) + u64::from(turn.response)).sum()
+    });
+    let mut fit: Vec<_> =
+        [&request, &response, &think, &server, &turns, &starts].map(Quantity::fit).into_iter().collect();
+    fit.push(bytes.fit_connections(&turns, [&request, &response]));
     let mut recorded = Vec::new();
     let (mut recorded_turns, mut previous_start) = (0, connections[0].0);
     for (start, _, turns) in &connections {
@@ -101,12 +110,12 @@ fn exchanges(flows: &[&CapturedFlow], carriage: TransportKind) -> Option<FittedM
     let complete = recorded.len() == connections.len();
     let concurrent = concurrent(&connections);
     let shape = LearnedExchange::Exchanges(LearnedRequests {
-        request,
-        response,
-        think,
-        server,
-        turns,
-        starts,
+        request: request.table(),
+        response: response.table(),
+        think: think.table(),
+        server: server.table(),
+        turns: turns.table(),
+        starts: starts.table(),
         concurrent,
         recorded,
     });
@@ -114,7 +123,7 @@ fn exchanges(flows: &[&CapturedFlow], carriage: TransportKind) -> Option<FittedM
 }
 
 /// Returns the maximum number of concurrent connections, within the limits of a model.
-fn concurrent(connections: &[(u64, u64, Vec<RecordedTurn>)]) -> u32 {
+fn concurrent(connections: &[Connection]) -> u32 {
     let mut edges: Vec<(u64, i32)> =
         connections.iter().flat_map(|(start, end, _)| [(*start, 1), (*end, -1)]).collect();
     edges.sort_unstable();
@@ -194,10 +203,12 @@ fn one_way(flows: &[&CapturedFlow]) -> Option<FittedModel> {
             recorded.push((Duration(message.first_ns - previous_ns), sizes.clamp(message.bytes)));
             previous_ns = message.first_ns;
         }
-        fits.push(fit(&format!("{name}.size"), "bytes", &bytes));
-        fits.push(fit(&format!("{name}.gap"), "s", &gaps));
-        let (size, gap) = (Quantiles::from_samples(bytes, POINTS), Quantiles::from_samples(gaps, POINTS));
-        Some(LearnedPackets { size, gap, recorded })
+        let quantity = |what, unit, samples: &[u64]| {
+            Quantity::new(&format!("{name}.{what}"), unit, parts(samples).map(<[u64]>::to_vec))
+        };
+        let (size, gap) = (quantity("size", "bytes", &bytes), quantity("gap", "s", &gaps));
+        fits.extend([size.fit(), gap.fit()]);
+        Some(LearnedPackets { size: size.table(), gap: gap.table(), recorded })
     };
     let (up, down) = (direction(true, "up"), direction(false, "down"));
     if up.is_none() && down.is_none() {
@@ -206,73 +217,4 @@ fn one_way(flows: &[&CapturedFlow]) -> Option<FittedModel> {
     let model =
         CaptureModel { carriage: TransportKind::Datagram, shape: LearnedExchange::OneWay { up, down } };
     Some(FittedModel { model, fit: fits, clamped: sizes.clamped, complete })
-}
-
-/// Compares the samples of the capture with samples drawn from the model's table.
-fn fit(name: &str, unit: &str, samples: &[u64]) -> GoodnessOfFit {
-    let table = Quantiles::from_samples(samples.to_vec(), POINTS);
-    let mut stream = RandomStream::new(1, name);
-    let count = samples.len().clamp(1_000, 100_000);
-    let mut drawn: Vec<u64> = (0..count).map(|_| table.draw(&mut stream)).collect();
-    let scale = if unit == "s" { 1e-9 } else { 1.0 };
-    let (mean, variation) = moments(samples);
-    let (mean_drawn, variation_drawn) = moments(&drawn);
-    let mut sorted = samples.to_vec();
-    sorted.sort_unstable();
-    drawn.sort_unstable();
-    let (n, m) = (sorted.len() as f64, drawn.len() as f64);
-    GoodnessOfFit {
-        quantity: name.to_owned(),
-        unit: unit.to_owned(),
-        samples: samples.len() as u64,
-        mean: mean * scale,
-        mean_drawn: mean_drawn * scale,
-        variation,
-        variation_drawn,
-        autocorrelation: autocorrelation(samples, mean),
-        distance: distance(&sorted, &drawn),
-        // Asymptotic quantile of the two-sample Kolmogorov-Smirnov statistic.
-        distance_at_1_percent: (1.628 * ((n + m) / (n * m)).sqrt()).min(1.0),
-    }
-}
-
-/// Returns the mean and the coefficient of variation.
-fn moments(samples: &[u64]) -> (f64, f64) {
-    let n = samples.len().max(1) as f64;
-    let mean = samples.iter().map(|value| *value as f64).sum::<f64>() / n;
-    let variance = samples.iter().map(|value| (*value as f64 - mean).powi(2)).sum::<f64>() / n;
-    (mean, if mean > 0.0 { variance.sqrt() / mean } else { 0.0 })
-}
-
-/// Returns the correlation of each sample with the next.
-fn autocorrelation(samples: &[u64], mean: f64) -> f64 {
-    let deviation = |value: &u64| *value as f64 - mean;
-    let variance: f64 = samples.iter().map(|value| deviation(value).powi(2)).sum();
-    let covariance: f64 = samples.windows(2).map(|pair| deviation(&pair[0]) * deviation(&pair[1])).sum();
-    if variance > 0.0 { covariance / variance } else { 0.0 }
-}
-
-/// Returns the Kolmogorov-Smirnov distance of two sorted samples.
-fn distance(one: &[u64], other: &[u64]) -> f64 {
-    let (mut i, mut j, mut max) = (0, 0, 0.0_f64);
-    while i < one.len() && j < other.len() {
-        let value = one[i].min(other[j]);
-        i += one[i..].iter().take_while(|sample| **sample <= value).count();
-        j += other[j..].iter().take_while(|sample| **sample <= value).count();
-        max = max.max((i as f64 / one.len() as f64 - j as f64 / other.len() as f64).abs());
-    }
-    max
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn distances_and_autocorrelation_match_known_values() {
-        assert_eq!(distance(&[1, 2, 3, 4], &[1, 2, 3, 4]), 0.0);
-        assert_eq!(distance(&[1, 2], &[3, 4]), 1.0);
-        assert_eq!(distance(&[1, 2, 3, 4], &[3, 4, 5, 6]), 0.5);
-        assert!((autocorrelation(&[1, 3, 1, 3, 1, 3], 2.0) + 5.0 / 6.0).abs() < 1e-12);
-    }
 }

@@ -129,6 +129,16 @@ impl Quantiles {
         low + (high.saturating_sub(low) as f64 * (position - below as f64)) as u64
     }
 
+    /// Returns the probability that [`Quantiles::draw`] returns at most this value; 0 for an empty distribution.
+    pub fn cumulative(&self, value: u64) -> f64 {
+        let known = self.0.partition_point(|quantile| *quantile <= value);
+        let Some(below) = known.checked_sub(1) else { return 0.0 };
+        let Some(above) = self.0.get(known) else { return 1.0 };
+        // Draws are rounded down.
+        let share = (value - self.0[below] + 1) as f64 / (above - self.0[below]) as f64;
+        (below as f64 + share) / (self.0.len() - 1) as f64
+    }
+
     fn is_valid(&self) -> bool {
         !self.0.is_empty() && self.0.is_sorted()
     }
