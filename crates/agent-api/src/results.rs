@@ -95,6 +95,9 @@ pub struct FlowResult {
     /// unknown, but at most as many as counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_limit: Option<f64>,
+    /// Probes sent below the limit of the answers, after it was recognized.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lowered: Option<LoweredProbes>,
     /// Sender's TCP state at the end of each bin; empty without detail and for other transports.
     pub tcp: Vec<TcpSample>,
     /// Delays in each bin, where this side measures them; empty without detail.
@@ -131,6 +134,26 @@ impl FlowResult {
     /// Returns the packets received in all bins and after the last one, without duplicates.
     pub fn received(&self) -> u64 {
         self.bins.iter().map(|bin| bin.received).fold(self.drained.packets, u64::saturating_add)
+    }
+}
+
+/// One-ended probes sent below the limit of the host's answers. Their losses are known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoweredProbes {
+    /// Time in the run from which probes were sent at the lower rate, nanoseconds.
+    pub from_ns: u64,
+    /// Maximum number of probes per second.
+    pub rate: f64,
+    /// Probes sent.
+    pub sent: u64,
+    /// Probes answered.
+    pub answered: u64,
+}
+
+impl LoweredProbes {
+    /// Returns the probes without answer.
+    pub fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.answered)
     }
 }
 

@@ -279,6 +279,9 @@ pub struct UdpOptions {
 pub struct OneEnded {
     /// Maximum average rate, payload bits per second; [`ONE_ENDED_LIMIT`] where absent.
     pub limit: Option<BitRate>,
+    /// Keep the rate if the host limits its answers; by default, probes are then sent below the limit.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keep_rate: bool,
 }
 
 impl From<&tcp::TcpConfig> for TcpOptions {

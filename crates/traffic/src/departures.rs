@@ -58,6 +58,14 @@ impl Departures {
         self.ahead.back().map_or(Instant::NEVER, |&(due, _)| due)
     }
 
+    /// Removes the packets that are due before this time from the schedule. They are neither offered nor skipped.
+    pub fn withhold(&mut self, until: Instant) {
+        while !self.is_empty() && self.due() < until {
+            self.ahead.clear();
+            self.look_ahead();
+        }
+    }
+
     /// Returns the time at which the flow ends.
     pub fn stop(&self) -> Instant {
         self.emissions.stop()

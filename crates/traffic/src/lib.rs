@@ -361,5 +361,6 @@ fn merge(result: &mut FlowResult, other: FlowResult) {
     result.schedule = result.schedule.or(other.schedule);
     result.socket_drops += other.socket_drops;
     result.answer_limit = result.answer_limit.or(other.answer_limit);
+    result.lowered = result.lowered.or(other.lowered);
     result.error = result.error.take().or(other.error);
 }

@@ -165,8 +165,12 @@ impl MeasurementParameters {
             Method::Tcp(options) => TaskTransport::Tcp(options.clone()),
             Method::Udp(options) => TaskTransport::Udp(options.clone()),
             Method::Quic => TaskTransport::Quic,
-            Method::IcmpEcho { limit } => TaskTransport::IcmpEcho(OneEnded { limit: *limit }),
-            Method::UdpUnreachable { limit, .. } => TaskTransport::UdpUnreachable(OneEnded { limit: *limit }),
+            Method::IcmpEcho { limit } => {
+                TaskTransport::IcmpEcho(OneEnded { limit: *limit, keep_rate: false })
+            }
+            Method::UdpUnreachable { limit, .. } => {
+                TaskTransport::UdpUnreachable(OneEnded { limit: *limit, keep_rate: false })
+            }
         }
     }
 

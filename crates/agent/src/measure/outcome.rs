@@ -3,7 +3,7 @@
 use super::order::MeasurementParameters;
 use super::timeline::{FlowInterval, MeasurementInterval, Timeline};
 use crate::controller::AgentDisconnect;
-use netstage_agent_api::results::{BinCounts, Drained, FlowResult};
+use netstage_agent_api::results::{BinCounts, Drained, FlowResult, LoweredProbes};
 use netstage_core::measure::ClockOffset;
 use netstage_core::time::Duration;
 
@@ -59,6 +59,11 @@ impl FlowOutcome {
     /// Returns the rate at which the host answers at most, if it limits its answers to one-ended probes.
     pub fn answer_limit(&self) -> Option<f64> {
         self.received.as_ref()?.answer_limit
+    }
+
+    /// Returns the probes that were sent below that limit.
+    pub fn lowered(&self) -> Option<LoweredProbes> {
+        self.received.as_ref()?.lowered
     }
 
     /// Returns the packets lost on the path; `None` if the host limits its answers, so that they are unknown.

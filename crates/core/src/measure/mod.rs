@@ -27,7 +27,7 @@ pub mod tune;
 pub mod verdict;
 pub mod y1564;
 
-pub use answer_limit::{AnswerLimitDetector, MAX_LIMITED_RATE};
+pub use answer_limit::{AnswerLimitDetector, LoweredRate, ProbeBackoff};
 pub use arrivals::{ArrivalWindow, Arrivals};
 pub use binomial::{Interval, chi_square_tail, clopper_pearson, incomplete_beta};
 pub use clock_offset::{ClockOffset, Exchange, OffsetEstimator};

@@ -346,7 +346,10 @@ fn a_model_learned_from_a_capture_runs() {
     fs::write(place.0.join("dns.pcap"), lookups()).unwrap();
     let (stdout, _) = place.expect(0, &["traffic", "learn", "dns.pcap", "-o", "dns.json"]);
     assert!(stdout.contains("udp port 53: 20 packets") && stdout.contains("45 B"), "{stdout}");
-    assert!(stdout.contains("Held-out test: ") && stdout.contains("not tested: a fifth of the capture"), "{stdout}");
+    assert!(
+        stdout.contains("Held-out test: ") && stdout.contains("not tested: a fifth of the capture"),
+        "{stdout}"
+    );
     let scenario = SCENARIO.replace(
         "transport = \"tcp\"\ntraffic = { model = \"bulk\" }",
         "transport = \"udp\"\ntraffic = { model = \"learned\", file = \"dns.json\", replay = true }",

@@ -146,8 +146,9 @@ pub fn has_timestamps(transport: &plan::FlowTransport) -> bool {
 /// Returns the task of a flow's sender.
 fn task(plan: &Plan, group: &FlowGroup, member: &PlacedFlow, id: u32) -> FlowTask {
     let start = group.start.since(Instant::ZERO) + group.stagger * member.index as u64;
-    // The replying host belongs to the run, so the rate needs no limit.
-    let unlimited = OneEnded { limit: Some(BitRate(u64::MAX)) };
+    let name = plan.flow_name(member.group, member.index);
+    // The replying host belongs to the run, so the rate needs no limit. The load of a trial is fixed.
+    let unlimited = OneEnded { limit: Some(BitRate(u64::MAX)), keep_rate: name.starts_with("test.") };
     let transport = match &group.transport {
         plan::FlowTransport::Tcp(tcp) => TaskTransport::Tcp(TcpOptions::from(tcp)),
         plan::FlowTransport::Udp => TaskTransport::Udp(UdpOptions {
@@ -166,7 +167,7 @@ fn task(plan: &Plan, group: &FlowGroup, member: &PlacedFlow, id: u32) -> FlowTas
         &plan::FlowTransport::Stamp { interval } => TaskTransport::Stamp { interval },
     };
     FlowTask {
-        name: plan.flow_name(member.group, member.index),
+        name,
         id,
         side: FlowSide::Send,
         transport,

@@ -14,10 +14,12 @@ use super::kernel::{set_option, set_traffic_class};
 use super::records::FlowLedger;
 use super::udp;
 use netstage_agent_api::task::{FlowTask, ONE_ENDED_LIMIT, OneEnded, TaskTransport};
+use netstage_core::measure::ProbeBackoff;
 use socket2::{SockAddr, Socket};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Prepares both halves of a one-ended flow: the sender of probes and the receiver of answers.
 pub fn prepare(
@@ -46,9 +48,14 @@ pub fn prepare(
         .connect(&SockAddr::from(destination))
         .map_err(FlowProblem::system("finding a route to the host"))?;
     let answers = socket.try_clone().map_err(FlowProblem::system("sharing the socket"))?;
-    let reflections = Reflections::new(task, &emissions, answers, form, ledger());
-    Ok((Prober::new(task, socket, form, emissions, ledger())?, reflections))
+    let backoff = SharedBackoff::default();
+    let prober_backoff = (!options.keep_rate).then(|| backoff.clone());
+    let reflections = Reflections::new(task, &emissions, answers, form, backoff, ledger());
+    Ok((Prober::new(task, socket, form, emissions, prober_backoff, ledger())?, reflections))
 }
+
+/// Control of the rate, which the sender and the receiver share.
+type SharedBackoff = Arc<Mutex<ProbeBackoff>>;
 
 /// Format of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +69,11 @@ pub enum ProbeFormat {
         /// Identifier of a raw socket, which receives the answers to all sockets; with IPv4 also their IP headers.
         raw: Option<u16>,
     },
+}
+
+/// Locks the control of the rate. Its state is valid even if the other thread panicked.
+fn lock(backoff: &SharedBackoff) -> MutexGuard<'_, ProbeBackoff> {
+    backoff.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn limit(emissions: &Emissions, options: &OneEnded) -> Result<(), FlowProblem> {

@@ -5,7 +5,7 @@ use super::super::emissions::Emissions;
 use super::super::error::FlowProblem;
 use super::super::records::FlowLedger;
 use super::super::udp::MAX_UDP_PAYLOAD;
-use super::{ProbeFormat, echo, is_answer};
+use super::{ProbeFormat, SharedBackoff, echo, is_answer, lock};
 use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::FlowTask;
 use netstage_core::time::Instant;
@@ -22,6 +22,8 @@ pub struct Prober {
     flow: u32,
     form: ProbeFormat,
     departures: Departures,
+    /// Control of the rate; `None` to keep it.
+    backoff: Option<SharedBackoff>,
     message: Vec<u8>,
     failed_sends: u64,
     send_error: Option<io::Error>,
@@ -34,6 +36,7 @@ impl Prober {
         socket: Socket,
         form: ProbeFormat,
         emissions: Emissions,
+        backoff: Option<SharedBackoff>,
         ledger: FlowLedger,
     ) -> Result<Prober, FlowProblem> {
         let largest = emissions.largest_packet().ok_or(FlowProblem::NoRate("a one-ended transport"))?;
@@ -46,6 +49,7 @@ impl Prober {
             flow: task.id,
             form,
             departures: Departures::new(emissions, 1, probe::HEADER, ledger),
+            backoff,
             message: vec![0; echo::HEADER + probe::HEADER.max(largest as usize)],
             failed_sends: 0,
             send_error: None,
@@ -61,12 +65,17 @@ impl Prober {
     pub fn handle_due(&mut self, epoch: Epoch) {
         let now = epoch.now();
         let mut taken = VecDeque::new();
+        self.back_off();
         while self.departures.take(now, &mut taken) > 0 {
             let (packet, at) = (taken[0], epoch.now());
             match self.send(packet.number, packet.bytes as usize, at.0) {
                 Ok(_) => {
                     self.departures.record_sent(&packet, at);
                     taken.clear();
+                    if let Some(backoff) = &self.backoff {
+                        lock(backoff).record_sent(packet.number, at);
+                    }
+                    self.back_off();
                 }
                 Err(error) => {
                     self.departures.take_back(&mut taken);
@@ -74,6 +83,14 @@ impl Prober {
                     self.send_error.get_or_insert(error);
                 }
             }
+        }
+    }
+
+    /// Leaves out the probes that would exceed the limit of the answers.
+    fn back_off(&mut self) {
+        if let Some(backoff) = &self.backoff {
+            let not_before = lock(backoff).not_before();
+            self.departures.withhold(not_before);
         }
     }
 

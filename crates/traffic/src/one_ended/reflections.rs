@@ -5,10 +5,9 @@ use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch, receive_icmp_error};
 use super::super::records::FlowLedger;
 use super::super::run_context::{MAX_DRAIN, QUIET_TIME};
 use super::super::udp::{FlowPacket, PacketTracker};
-use super::{ProbeFormat, echo};
-use netstage_agent_api::results::{BinCounts, Buckets, FlowResult, Travel};
+use super::{ProbeFormat, SharedBackoff, echo, lock};
+use netstage_agent_api::results::{BinCounts, Buckets, FlowResult, LoweredProbes, Travel};
 use netstage_agent_api::task::FlowTask;
-use netstage_core::measure::{AnswerLimitDetector, MAX_LIMITED_RATE};
 use netstage_core::time::Instant;
 use netstage_host::clock::{ArrivalClock, Epoch};
 use netstage_wire::probe::{self, Header};
@@ -35,7 +34,7 @@ pub struct Reflections {
     batch: ReceiveBatch,
     clock: ArrivalClock,
     tracker: PacketTracker,
-    limit: AnswerLimitDetector,
+    backoff: SharedBackoff,
     drops: u32,
     /// Number of other ICMP errors.
     other_errors: u64,
@@ -50,6 +49,7 @@ impl Reflections {
         emissions: &Emissions,
         socket: Socket,
         form: ProbeFormat,
+        backoff: SharedBackoff,
         ledger: FlowLedger,
     ) -> Reflections {
         Reflections {
@@ -65,7 +65,7 @@ impl Reflections {
             }),
             clock: ArrivalClock::new(),
             tracker: PacketTracker::new(task, ledger),
-            limit: AnswerLimitDetector::default(),
+            backoff,
             drops: 0,
             other_errors: 0,
             unidentified: 0,
@@ -118,22 +118,36 @@ impl Reflections {
             ));
         }
         warnings.extend(self.clock.warning().map(|warning| format!("flow {name}: {warning}")));
-        let limit = self.limit.limit();
         let is_silent = self.tracker.sequence.received() == 0 && now >= self.stop;
         let result = self.tracker.finish(name, warnings);
-        let (packets, bytes) =
-            result.bins.iter().fold((0, 0), |sum, bin| (sum.0 + bin.received, sum.1 + bin.received_bytes));
-        let slow =
-            |limit: &f64| limit * 8.0 * bytes as f64 / f64::max(packets as f64, 1.0) <= MAX_LIMITED_RATE;
-        let limit = limit.filter(slow);
+        let backoff = lock(&self.backoff);
+        let limit = backoff.limit();
+        // A sender that keeps its rate records no probes.
+        let lowered = backoff.lowered().filter(|lowered| lowered.first > 0).map(|lowered| LoweredProbes {
+            from_ns: lowered.from.0,
+            rate: lowered.rate,
+            sent: lowered.sent,
+            answered: lowered.answered,
+        });
         warnings.extend(limit.map(|limit| {
+            let then = match lowered {
+                Some(lowered) => format!(
+                    "from {:.1} s on, {:.1} probes/s were sent, and {} of {} were lost",
+                    lowered.from_ns as f64 / 1e9,
+                    lowered.rate,
+                    lowered.lost(),
+                    lowered.sent
+                ),
+                None => "probe at a lower rate".into(),
+            };
             format!(
-                "flow {name}: the host answers at most {limit:.1} probes/s, so the loss is unknown; probe at a lower rate"
+                "flow {name}: the host answers at most {limit:.1} probes/s, so the loss is unknown; {then}"
             )
         }));
         FlowResult {
             sends: true,
             answer_limit: limit,
+            lowered,
             round_trip: result.delay,
             delay: Buckets::default(),
             socket_drops: self.drops.into(),
@@ -163,8 +177,7 @@ impl Reflections {
                 };
                 let bytes = (datagram.length - overhead) as u64;
                 let at_ns = self.clock.at_ns(datagram.realtime_ns);
-                self.limit.record(header.number, Instant(at_ns));
-                self.tracker.handle_packet(epoch, answer(epoch, header, bytes, at_ns));
+                record(&mut self.tracker, &self.backoff, epoch, answer(epoch, header, bytes, at_ns));
             }
             if count < RECEIVE_BATCH {
                 return;
@@ -188,8 +201,7 @@ impl Reflections {
             let bytes = self.size.unwrap_or(icmp_error.length as u64);
             self.clock.begin_batch();
             let at_ns = self.clock.at_ns(icmp_error.realtime_ns);
-            self.limit.record(header.number, Instant(at_ns));
-            self.tracker.handle_packet(epoch, answer(epoch, header, bytes, at_ns));
+            record(&mut self.tracker, &self.backoff, epoch, answer(epoch, header, bytes, at_ns));
         }
         // The socket also has the error pending, and would otherwise stay ready.
         let _ = self.socket.take_error();
@@ -212,4 +224,11 @@ impl ProbeFormat {
 fn answer(epoch: Epoch, header: Header, bytes: u64, at_ns: u64) -> FlowPacket {
     let sent_ns = Some(epoch.monotonic_ns(Instant(header.time_ns)));
     FlowPacket { number: header.number, bytes, at_ns, sent_ns, bit_errors: 0 }
+}
+
+fn record(tracker: &mut PacketTracker, backoff: &SharedBackoff, epoch: Epoch, packet: FlowPacket) {
+    let (number, at, bytes) = (packet.number, epoch.instant(packet.at_ns), packet.bytes);
+    if tracker.handle_packet(epoch, packet) {
+        lock(backoff).record_answer(number, at, bytes);
+    }
 }

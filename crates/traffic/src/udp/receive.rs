@@ -201,8 +201,8 @@ impl PacketTracker {
         }
     }
 
-    /// Counts a packet.
-    pub fn handle_packet(&mut self, epoch: Epoch, packet: FlowPacket) {
+    /// Counts a packet. Returns whether it is the first with its number.
+    pub fn handle_packet(&mut self, epoch: Epoch, packet: FlowPacket) -> bool {
         let at = epoch.instant(packet.at_ns);
         self.last_arrival = self.last_arrival.max(at);
         // Timestamps are converted separately for each batch and may step back slightly, but bins must not.
@@ -221,11 +221,11 @@ impl PacketTracker {
             }
             SequenceArrival::Duplicate => {
                 counts.duplicated += 1;
-                return;
+                return false;
             }
             SequenceArrival::TooOld => {
                 self.ancient += 1;
-                return;
+                return false;
             }
         }
         let counts = self.ledger.counts(bin);
@@ -237,6 +237,7 @@ impl PacketTracker {
             self.negative_delays += u64::from(packet.at_ns < sent_ns);
             self.times.record(at, packet.number, packet.at_ns.saturating_sub(sent_ns));
         }
+        true
     }
 
     /// Returns the result, with the travel times as one-way delays.

@@ -129,6 +129,37 @@ fn a_limit_of_the_answers_is_reported() {
     );
 }
 
+fn probes_are_sent_below_a_limit_of_the_answers() {
+    needs::time(18);
+    let pair = Pair::new(VethOptions::default());
+    // One answer per 20 ms after a burst, to echo requests (bit 0) and to packets for closed ports (bit 3).
+    for (name, value) in [("net/ipv4/icmp_ratelimit", "20"), ("net/ipv4/icmp_ratemask", "9")] {
+        pair.right.sysctl(name, value).unwrap();
+    }
+    let traffic = Pattern::Cbr { rate: BitRate(160_000), packet: 100 };
+    let probe = |transport| {
+        let task = crossing(1, transport, traffic.clone(), LEFT, at(RIGHT, 9));
+        let task = FlowTask { stop: millis(4_000), ..task };
+        let assignment = Assignment::of_flows("host", millis(4_000), millis(100), vec![task]);
+        pair.left.run(|| run(TrafficEngine::prepare(&assignment).unwrap())).unwrap()
+    };
+    for transport in [TaskTransport::UdpUnreachable, TaskTransport::IcmpEcho] {
+        let sent = probe(transport(OneEnded::default()));
+        let result = &sent.flows[0];
+        let lowered = result.lowered.unwrap_or_else(|| panic!("{sent:?}"));
+        assert!((25.0..50.0).contains(&lowered.rate), "{lowered:?}");
+        assert!(lowered.sent > 25, "{lowered:?}");
+        assert_eq!(lowered.lost(), 0, "the path loses nothing: {lowered:?}");
+        let last = &result.bins[result.bins.len() - 4..];
+        assert!(last.iter().all(|bin| bin.sent <= bin.received + 1), "{last:?}");
+        // A trial keeps its load.
+        let kept = probe(transport(OneEnded { keep_rate: true, ..OneEnded::default() }));
+        let result = &kept.flows[0];
+        assert_eq!((result.lowered, result.answer_limit.is_some()), (None, true), "{kept:?}");
+        assert_eq!(total(result, |counts| counts.sent), 800);
+    }
+}
+
 netstage_harness::tests![
     the_peer_sees_the_requested_window,
     a_silent_host_affects_only_its_own_flow,
@@ -136,4 +167,5 @@ netstage_harness::tests![
     two_receivers_share_a_group,
     every_probe_to_a_closed_port_is_answered_without_rate_limit,
     a_limit_of_the_answers_is_reported,
+    probes_are_sent_below_a_limit_of_the_answers,
 ];

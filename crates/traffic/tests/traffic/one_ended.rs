@@ -48,7 +48,7 @@ fn the_rate_to_a_host_without_an_agent_is_limited() {
     let refused =
         prepare(vec![flow(1, TaskTransport::UdpUnreachable(OneEnded::default()), fast.clone(), host)]);
     assert!(matches!(refused.err().unwrap().problem, FlowProblem::AboveLimit { limit_bps: 10_000_000, .. }));
-    let raised = OneEnded { limit: Some(BitRate(20_000_000)) };
+    let raised = OneEnded { limit: Some(BitRate(20_000_000)), ..OneEnded::default() };
     assert!(prepare(vec![flow(1, TaskTransport::UdpUnreachable(raised), fast, host)]).is_ok());
 }
 

@@ -122,6 +122,12 @@ fn flow(flow: &FlowOutcome, measured: Duration) -> Value {
         "received": received_side.map(|_| received(&flow.counts, measured)),
         "received_after_end": flow.drained(),
         "answer_limit": flow.answer_limit(),
+        "lowered": flow.lowered().map(|lowered| json!({
+            "from_s": lowered.from_ns as f64 / 1e9,
+            "probes_per_second": lowered.rate,
+            "sent": lowered.sent,
+            "lost": lowered.lost(),
+        })),
         "unanswered_packets": flow.lost.filter(|_| flow.answer_limit().is_some()),
         "lost_packets": flow.known_loss(),
         "loss_ratio": flow.known_loss().map(|lost| lost as f64 / flow.counts.sent.max(1) as f64),

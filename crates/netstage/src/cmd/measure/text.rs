@@ -5,7 +5,7 @@ use netstage_agent::measure::{
     MeasurementParameters, Method,
 };
 use netstage_agent_api::results::{BinCounts, Buckets, Schedule};
-use netstage_core::measure::Histogram;
+use netstage_core::measure::{Histogram, clopper_pearson};
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
 use netstage_study::format::{quantity, rate};
@@ -266,6 +266,19 @@ fn totals(order: &MeasurementParameters, flow: &FlowOutcome, measured: Duration)
                 text,
                 ", loss unknown, at most {share:.3} %: the host answers at most {limit:.1} probes/s"
             );
+            if let Some(lowered) = flow.lowered().filter(|lowered| lowered.sent > 0) {
+                let ratio = clopper_pearson(lowered.lost(), lowered.sent, 0.95);
+                let _ = write!(
+                    text,
+                    "; {} of {} lost at {:.1} probes/s from {:.1} s on ({:.3} … {:.3} %)",
+                    lowered.lost(),
+                    lowered.sent,
+                    lowered.rate,
+                    lowered.from_ns as f64 / 1e9,
+                    100.0 * ratio.lower,
+                    100.0 * ratio.upper
+                );
+            }
         }
         for (count, event) in [
             (flow.socket_drops(), "dropped by the receiver's socket (not the path)"),
