@@ -3,11 +3,14 @@
 mod device;
 
 use device::SimulatedDevice;
-use netstage_core::measure::Summary;
 use netstage_core::measure::mlrsearch::*;
 use netstage_core::measure::rfc2544::{Throughput, ThroughputConfig};
-use netstage_core::measure::trial::{FaultTolerance, FrameSize, OfferedLoad, Pauses, run};
-use netstage_core::time::Duration;
+use netstage_core::measure::trial::{
+    FaultTolerance, FrameSize, OfferedLoad, Pauses, Trial, TrialResult, run,
+};
+use netstage_core::measure::{ArrivalWindow, Summary};
+use netstage_core::rng::RandomStream;
+use netstage_core::time::{Duration, Instant};
 
 const FRAME: FrameSize = FrameSize::ethernet_udp(64);
 const LINE: OfferedLoad = OfferedLoad(1e6);
@@ -135,4 +138,54 @@ fn tester_limit_is_reported_and_not_attributed_to_the_device() {
     assert!(found.tester_limit.is_some() && !found.faults.is_empty());
     let found = run(&mut MlrSearch::new(config(vec![Goal::rfc2544(0.01)])), |_| Default::default());
     assert_eq!((found.trials, found.goals[0].irregular), (0, Some(IrregularReason::Unfinished)));
+}
+
+/// Sends the packets of a trial through a line with a queue of `buffer` packets.
+fn forward(capacity: f64, buffer: f64, trial: &Trial) -> TrialResult {
+    let gap = 1.0 / trial.load.0;
+    let sent = (trial.duration().as_secs_f64() / gap).round() as u64;
+    let mut window = ArrivalWindow::new(Duration::from_secs_f64(sent as f64 * gap));
+    let (mut free_at, mut received) = (0.0_f64, 0);
+    for number in 0..sent {
+        let at = number as f64 * gap;
+        if (free_at - at) * capacity <= buffer {
+            free_at = free_at.max(at) + 1.0 / capacity;
+            received += 1;
+            window.record(Instant((free_at * 1e9) as u64));
+        }
+    }
+    let sending = Duration::from_secs_f64(sent as f64 * gap);
+    TrialResult { sent, received, sending, arrivals: Some(window.arrivals()), ..TrialResult::default() }
+}
+
+#[test]
+fn short_trials_through_a_queue_give_an_interval_with_the_truth_or_are_called_too_short() {
+    let mut short = 0;
+    for seed in 1..=500 {
+        let mut stream = RandomStream::new(seed, "short trials");
+        let capacity = 100.0 * (stream.uniform() * 6.0).exp();
+        let trial = Duration::from_secs_f64(0.05 + stream.uniform() * 1.5);
+        let first = Duration::from_secs_f64(trial.as_secs_f64() * (0.2 + 0.8 * stream.uniform()));
+        let goal = Goal { initial_trial_duration: first, ..Goal::majority(0.0, trial, 1 + seed % 5, 0.01) };
+        let mut search = MlrSearch::new(MlrConfig {
+            maximum: OfferedLoad(capacity * (1.5 + 3.0 * stream.uniform())),
+            minimum: OfferedLoad(capacity / 50.0),
+            ..config(vec![goal])
+        });
+        let found = run(&mut search, |trial| forward(capacity, 64.0, trial)).goals[0];
+        let about = format!("seed {seed}: {capacity} packets/s, trials of {trial:?}: {found:?}");
+        // A window contains up to one gap more or less than packets.
+        let packet = 1.0 / (capacity * trial.as_secs_f64());
+        let lower = found.lower.map_or(0.0, |load| load.0);
+        assert!(lower <= capacity * (1.0 + packet), "{about}");
+        assert!(found.upper.is_none_or(|upper| upper.0 >= capacity * (1.0 - packet)), "{about}");
+        match found.irregular {
+            None => assert!(lower >= capacity * (0.98 - packet), "{about}"),
+            Some(reason) => {
+                assert_eq!(reason, IrregularReason::ShortTrials, "{about}");
+                short += 1;
+            }
+        }
+    }
+    assert!((50..450).contains(&short), "{short} of 500 are short");
 }

@@ -115,7 +115,7 @@ pub enum IrregularReason {
     /// The tester cannot offer, or cannot receive, the load needed.
     TesterLimit,
     /// The trials are so short that a queue of the path absorbed the excess load: packets arrived more slowly than they
-    /// were sent, and `lower` is the rate at which they arrived.
+    /// were sent by more than the width of the goal.
     ShortTrials,
     /// The search has not ended.
     Unfinished,
@@ -126,7 +126,7 @@ pub enum IrregularReason {
 pub struct GoalResult {
     /// Goal of the search.
     pub goal: Goal,
-    /// Relevant Lower Bound: the largest load below `upper` that satisfies the goal.
+    /// Relevant Lower Bound: the largest load below `upper` that satisfies the goal, or the rate at which its packets arrived.
     pub lower: Option<OfferedLoad>,
     /// Relevant Upper Bound: the smallest load that fails the goal.
     pub upper: Option<OfferedLoad>,
@@ -403,12 +403,15 @@ impl MlrSearch {
         let goal = self.config.goals[index];
         let Bounds { lower, upper } = self.bounds(&goal);
         let stat = self.loads.iter().find(|stat| Some(stat.load) == lower);
+        let arrival = stat.map_or(1.0, |stat| stat.arrival.1).min(1.0);
         // Within the precision of the goal, a difference may be the variation of the delay.
-        let arrival = stat.map_or(1.0, |stat| stat.arrival.1);
-        let arrival = if arrival < 1.0 - goal.width { arrival } else { 1.0 };
+        let is_short = arrival < 1.0 - goal.width;
         let irregular = match (Bounds { lower, upper }).within(goal.width) {
-            true => (arrival < 1.0).then_some(IrregularReason::ShortTrials),
-            false => Some(self.progress[index].ended.unwrap_or(IrregularReason::Unfinished)),
+            true => is_short.then_some(IrregularReason::ShortTrials),
+            false => match self.progress[index].ended {
+                Some(IrregularReason::AtMaximum) if is_short => Some(IrregularReason::ShortTrials),
+                ended => Some(ended.unwrap_or(IrregularReason::Unfinished)),
+            },
         };
         GoalResult {
             goal,
