@@ -395,6 +395,29 @@ fn an_interrupted_run_is_repeated() {
     assert!(stage.log("ber-1.log").contains("requests preparation of run 2"), "{}", stage.logs());
 }
 
+fn a_run_that_lost_all_agents_is_repeated() {
+    let stage = FleetNetwork::new("fleet-killed");
+    let _hub = stage.serve();
+    let mut agents = stage.join_all();
+    let mut run = start_run(&stage);
+    agents.iter_mut().for_each(|agent| agent.signal("-KILL"));
+    drop(agents);
+    assert!(within(LIMIT, || run.child().try_wait().unwrap().is_some()), "{}", stage.log("run.log"));
+    assert_eq!(run.output().status.code(), Some(1));
+    let log = stage.log("run.log");
+    assert!(AGENTS.iter().all(|agent| log.contains(&format!("agent {agent} was lost"))), "{log}");
+    // The run is not finished: nothing was measured.
+    assert!(!stage.folder.join("out/record.json").exists());
+    let report = output_text(&stage.at_hub(&["report", "out"]));
+    assert!(report.contains("unfinished: 0 of 1 runs"), "{report}");
+    let _agents: Vec<_> = (0..AGENTS.len()).map(|index| stage.agent(index)).collect();
+    let is_connected =
+        |agent: &&str| stage.log(&format!("{agent}.log")).matches("connected to the controller").count() == 2;
+    assert!(within(LIMIT, || AGENTS.iter().all(is_connected)), "{}", stage.logs());
+    stage.wait_for_all("idle");
+    stage.run_live("three.toml", "out");
+}
+
 fn an_agent_renews_its_certificate_before_expiry() {
     let stage = FleetNetwork::new("fleet-renewal");
     let _hub = stage.serve();
@@ -516,6 +539,7 @@ netstage_harness::tests![
     traffic_stops_without_the_controller_and_results_are_kept,
     a_run_whose_command_was_killed_is_repeated,
     an_interrupted_run_is_repeated,
+    a_run_that_lost_all_agents_is_repeated,
     an_agent_renews_its_certificate_before_expiry,
     a_second_process_or_copy_of_an_agent_is_rejected,
     #[ignore = "a hundred kills take ten minutes"]

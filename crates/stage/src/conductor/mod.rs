@@ -9,7 +9,7 @@ pub mod partial;
 
 use crate::topology::differences::differences;
 use netstage_agent::controller::{AgentDisconnect, CollectedReports, ControlledAgents};
-use netstage_scenario::outcome::{RunObserver, RunOutcome};
+use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
 use outcome::Findings;
 use partial::PartialOutcome;
 use std::ops::ControlFlow;
@@ -47,7 +47,7 @@ pub fn watch(
 }
 
 /// Returns the outcome of a run, with all remarks. Writes the logs of failed services to the folder `logs`. `loss`
-/// formats the failure of a lost agent.
+/// formats the failure of a lost agent. A run that lost all of its agents has no outcome.
 pub fn conclude(
     found: &Findings,
     seed: u64,
@@ -55,7 +55,11 @@ pub fn conclude(
     collected: CollectedReports,
     remarks: StageRemarks,
     loss: impl Fn(AgentDisconnect) -> String,
-) -> RunOutcome {
+) -> Result<RunOutcome, RunFailure> {
+    if found.reports.is_empty() && !collected.lost.is_empty() {
+        let losses: Vec<String> = collected.lost.into_iter().map(loss).collect();
+        return Err(RunFailure::Failed(losses.join("\n")));
+    }
     let mut outcome = outcome::outcome(found);
     outcome.differences = differences(found.plan);
     outcome.differences.extend(remarks.differences);
@@ -65,5 +69,5 @@ pub fn conclude(
     outcome.void.extend(remarks.void);
     outcome.warnings.extend(collected.warnings.into_iter().chain(collected.slow_start));
     outcome.warnings.extend(remarks.warnings);
-    outcome
+    Ok(outcome)
 }

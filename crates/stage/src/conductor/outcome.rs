@@ -65,10 +65,11 @@ pub fn outcome(found: &Findings) -> RunOutcome {
             continue;
         }
         builder.add_flow(plan, member, &sides, lost);
-        if found.is_real && has_timestamps(&group.transport) {
+        let name = plan.flow_name(member.group, member.index);
+        if found.is_real && has_timestamps(&group.transport) && sides.receiving.contains_key(name.as_str()) {
             let error = (found.clock_error)(group.from, group.to) as f64 * 1e-9;
             let values = vec![error; builder.bins];
-            builder.push(Metric::FlowClockError, &plan.flow_name(member.group, member.index), values);
+            builder.push(Metric::FlowClockError, &name, values);
         }
     }
     for (subject, bins) in &found.watched.flows {

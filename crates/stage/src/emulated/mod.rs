@@ -154,7 +154,7 @@ fn attempt(
         let line = node.and_then(|node| folder.last_log_line(node));
         let log = line.map_or(String::new(), |line| format!("; last line of its log: {line}"));
         format!("node.{}: the agent was lost: {}{log}", loss.agent, loss.reason)
-    }))
+    })?)
 }
 
 /// Returns the first program or privilege that a plan needs and this machine lacks.

@@ -288,7 +288,7 @@ fn conduct(
     if attendant.stop() {
         return Err(RunFailure::Interrupted);
     }
-    Ok(outcome(context, &members, &parts, collected, Some(&clocks)))
+    outcome(context, &members, &parts, collected, Some(&clocks))
 }
 
 /// Completes a run that an earlier process left unfinished. Returns `None` if an agent has not finished it, so that the
@@ -343,7 +343,7 @@ fn resume(
         )],
         ..CollectedReports::default()
     };
-    Ok(Some(outcome(context, &members, &parts, collected, None)))
+    outcome(context, &members, &parts, collected, None).map(Some)
 }
 
 /// Returns the outcome of a run from the reports of its agents.
@@ -353,7 +353,7 @@ fn outcome(
     parts: &[(String, Assignment)],
     collected: CollectedReports,
     clocks: Option<&ClockAccuracy>,
-) -> RunOutcome {
+) -> Result<RunOutcome, RunFailure> {
     let &RunContext { plan, seed, placed, logs } = context;
     let mut void = Vec::new();
     let is_ingress_of = |report: &AgentReport, name: &str| {
