@@ -30,6 +30,7 @@ pub struct Plotter<'a> {
     lines: Vec<PlotLine>,
     /// Changes of windows other than growth, for plots of windows over time.
     marks: Marks,
+    omitted_marks: usize,
 }
 
 /// Metrics whose figures mark the causes of changes.
@@ -40,21 +41,24 @@ const MAX_MARKS: usize = 2_000;
 /// Changes of windows by cause: time in seconds, and size of the window.
 type Marks = BTreeMap<WindowChangeCause, Vec<(f64, f64)>>;
 
-/// Adds the changes of a window, if they were recorded.
-fn mark(marks: &mut Marks, window: &Bins, outcome: &RunOutcome) {
+/// Adds the changes of a window, if they were recorded, and returns the number of those beyond [`MAX_MARKS`].
+fn mark(marks: &mut Marks, window: &Bins, outcome: &RunOutcome) -> usize {
     let seconds = outcome.interval.as_secs_f64();
+    let mut omitted = 0;
     for cause in WindowChangeCause::ALL {
         let mut changes = series_of(outcome, cause_metric(cause)).iter();
         let Some(changes) = changes.find(|changes| changes.subject == window.subject) else { continue };
         let bins = changes.values.iter().zip(&window.values).enumerate();
         let changed = bins.filter(|(_, (count, window))| **count > 0.0 && !window.is_nan());
-        let found = changed.map(|(bin, (_, window))| (bin as f64 * seconds, *window));
-        let count = marks.get(&cause).map_or(0, Vec::len);
-        let mut found = found.take(MAX_MARKS.saturating_sub(count)).peekable();
-        if found.peek().is_some() {
+        let mut found: Vec<_> = changed.map(|(bin, (_, window))| (bin as f64 * seconds, *window)).collect();
+        let room = MAX_MARKS - marks.get(&cause).map_or(0, Vec::len);
+        omitted += found.len().saturating_sub(room);
+        found.truncate(room);
+        if !found.is_empty() {
             marks.entry(cause).or_default().extend(found);
         }
     }
+    omitted
 }
 
 /// Adds a note to the caption if the figure would have more than [`MAX_LINES`] lines.
@@ -89,6 +93,7 @@ impl<'a> Plotter<'a> {
             seconds: 0.0,
             lines: Vec::new(),
             marks: BTreeMap::new(),
+            omitted_marks: 0,
         }
     }
 
@@ -107,7 +112,8 @@ impl<'a> Plotter<'a> {
                 let chosen: Vec<_> = chosen.collect();
                 // With several runs, only the marks of the first remain distinguishable.
                 if self.runs.is_empty() && WINDOWS.contains(&metric) {
-                    chosen.iter().for_each(|window| mark(&mut self.marks, window, outcome));
+                    self.omitted_marks +=
+                        chosen.iter().map(|window| mark(&mut self.marks, window, outcome)).sum::<usize>();
                 }
                 let chosen = chosen.into_iter();
                 self.runs.push(chosen.map(|s| (s.subject.clone(), s.values.clone())).collect());
@@ -238,6 +244,11 @@ impl<'a> Plotter<'a> {
 
     fn over_time(&mut self, mut figure: Figure) -> Figure {
         note_omitted(&mut figure, self.lines.len());
+        if self.omitted_marks > 0 {
+            let note =
+                format!("{} ({} changes of windows are not marked.)", figure.caption, self.omitted_marks);
+            figure.caption = note.trim_start().into();
+        }
         self.lines.truncate(MAX_LINES);
         figure.kind = FigureKind::Line;
         figure.x = Axis { label: "time".into(), unit: "s".into(), ..Axis::default() };
@@ -369,11 +380,11 @@ impl<'a> Plotter<'a> {
         maps.into_iter().enumerate().map(figure).collect()
     }
 
-    /// Returns the distinct values of a path in the plotted cells, in order.
+    /// Returns the distinct values of a path in the chosen cells, in order, also of cells without a value of the metric.
     fn values_of(&self, path: &str) -> Vec<String> {
         let mut values: Vec<String> = Vec::new();
-        for line in &self.lines {
-            if let Some(value) = cell_value(&self.cells[line.cell], path)
+        for cell in self.cells.iter().filter(|cell| cell_matches(cell, &self.plot.cells)) {
+            if let Some(value) = cell_value(cell, path)
                 && !values.iter().any(|v| v == value)
             {
                 values.push(value.to_owned());
@@ -453,6 +464,8 @@ fn numbers(texts: &[String]) -> Option<(Vec<f64>, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netstage_core::rng::RandomStream;
+    use netstage_core::time::Duration;
 
     #[test]
     fn numbers_need_one_unit() {
@@ -462,5 +475,112 @@ mod tests {
         assert_eq!(numbers(&texts(&["900 kbit/s", "1 Mbit/s"])), None);
         assert_eq!(numbers(&texts(&["none", "1"])), None);
         assert_eq!(numbers(&texts(&["1"])), None);
+    }
+
+    /// Draws sweeps of numbers, of texts and of quantities with equal or different units, also in variants, and cells
+    /// without a value. Each value of each cell must be in a figure, and each swept value on an axis.
+    #[test]
+    fn figures_contain_every_swept_value() {
+        for seed in 0..500 {
+            let mut stream = RandomStream::new(seed, "swept values");
+            let mut axis = |name: &str, max: u64| -> (String, Vec<String>) {
+                let (kind, count) = (stream.below(5), 1 + stream.below(max));
+                let mut values: Vec<String> = Vec::new();
+                for k in 0..count {
+                    let value = match kind {
+                        0 => format!("{} ms", stream.below(3) * 1_000 + k),
+                        1 => format!("{} Mbit/s", 10.0_f64.powi(k as i32 - 4)),
+                        2 => format!("{} {}", k, if k % 2 == 0 { "ms" } else { "s" }),
+                        3 => {
+                            ["none", "red", "codel", "0", "1e400", "-1", "NaN", "inf"][k as usize % 8]
+                                .to_owned()
+                                + &"+".repeat(k as usize / 8)
+                        }
+                        _ => format!("{}", stream.below(1_000_000) as f64 / 1_000.0),
+                    };
+                    if !values.contains(&value) {
+                        values.push(value);
+                    }
+                }
+                (name.to_owned(), values)
+            };
+            let axes = [axis("link.a.delay", 12), axis("link.b.delay", 4), axis("variant", 3)];
+            let mut cells = Vec::new();
+            for variant in &axes[2].1 {
+                for b in &axes[1].1 {
+                    for a in &axes[0].1 {
+                        let settings = vec![(axes[0].0.clone(), a.clone()), (axes[1].0.clone(), b.clone())];
+                        cells.push(Cell { variant: variant.clone(), settings, plan: crate::fixture::plan() });
+                    }
+                }
+            }
+            let over = (crate::fixture::at(0), crate::fixture::at(10));
+            let path = axes[stream.below(3) as usize].0.clone();
+            let rows = axes
+                .iter()
+                .map(|axis| axis.0.clone())
+                .find(|name| *name != path)
+                .filter(|_| stream.chance(0.5));
+            let against = match stream.below(4) {
+                0 => PlotAxis::Time,
+                1 => PlotAxis::Subject { over },
+                _ => PlotAxis::Swept { path: path.clone(), rows, over },
+            };
+            let metric = [Metric::FlowLost, Metric::FlowRoundTrip][stream.below(2) as usize];
+            let is_swept = matches!(against, PlotAxis::Swept { .. });
+            let plot = Plot {
+                name: "p".into(),
+                title: "P".into(),
+                caption: String::new(),
+                claim: String::new(),
+                metric: metric.info().name.into(),
+                subject: "*".into(),
+                against,
+                reference_lines: Vec::new(),
+                cells: Vec::new(),
+                range: (None, None),
+            };
+            let mut plotter = Plotter::new(plot, &cells);
+            let subjects = 1 + stream.below(2);
+            let mut expected = Vec::new();
+            for cell in 0..cells.len() {
+                let mut outcome =
+                    RunOutcome { interval: Duration::from_secs(1), bins: 10, ..RunOutcome::default() };
+                for subject in 0..subjects {
+                    if stream.chance(0.1) {
+                        continue;
+                    }
+                    let value = (cell as u64 * subjects + subject + 1) as f64;
+                    expected.push(value);
+                    let values = vec![value / if metric == Metric::FlowLost { 10.0 } else { 1.0 }; 10];
+                    outcome.series.push(Bins { metric, subject: format!("noise{subject}"), values });
+                }
+                plotter.add(cell, &outcome);
+                plotter.end_cell(cell, &CellDistributions::default());
+            }
+            let figures = plotter.finish();
+            let about = format!("seed {seed}: {axes:?}, {path}: {figures:?}");
+            let drawn: Vec<f64> = figures
+                .iter()
+                .flat_map(|f| f.series.iter().flat_map(|s| &s.y).chain(f.cells.iter().flatten()))
+                .flatten()
+                .copied()
+                .collect();
+            let found = |value: f64| {
+                drawn
+                    .iter()
+                    .any(|y| [y / value, y * 10.0 / value].iter().any(|ratio| (ratio - 1.0).abs() < 1e-9))
+            };
+            let missing = expected.iter().filter(|value| !found(**value)).count();
+            let is_noted = figures.iter().any(|f| f.caption.contains("series.parquet has all"));
+            assert!(missing == 0 || is_noted, "{missing} missing; {about}");
+            let values = &axes.iter().find(|axis| axis.0 == path).unwrap().1;
+            if is_swept && !expected.is_empty() {
+                for figure in &figures {
+                    let x = figure.shared_x.as_ref().map_or(figure.categories.len(), Vec::len);
+                    assert_eq!(x, values.len(), "{about}");
+                }
+            }
+        }
     }
 }
