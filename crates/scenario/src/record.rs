@@ -8,9 +8,10 @@ mod layout;
 
 use crate::outcome::finding::TestOutcome;
 use crate::outcome::{Aggregation, Metric, RunTotals, metric_name};
-use crate::plan::Plan;
+use crate::plan::{FlowGroup, Plan};
 use layout::JsonLayout;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Major version of the schema. Readers refuse any other one.
@@ -334,7 +335,13 @@ pub struct NetworkTopology {
     /// VPNs.
     #[serde(default)]
     pub vpns: Vec<TopologyVpn>,
+    /// Names of the nodes on the paths of flows from sender to receiver, each path once; empty if there are VPNs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<Vec<String>>,
 }
+
+/// Maximum number of paths of flows. More do not change the diagram.
+const MAX_PATHS: usize = 500;
 
 /// Node of the topology.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -356,6 +363,9 @@ pub struct TopologyLink {
     pub rate_bps: u64,
     /// One-way delay, nanoseconds.
     pub delay_ns: u64,
+    /// Flows that cross the link in either direction.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub flows: usize,
     /// Rate and delay of the reverse direction, if they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reverse: Option<(u64, u64)>,
@@ -484,12 +494,23 @@ impl TotalsEntry {
     }
 }
 
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 impl From<&Plan> for NetworkTopology {
     fn from(plan: &Plan) -> NetworkTopology {
+        let mut flows = vec![0; plan.links.len()];
+        for group in &plan.flows {
+            let branches = group.branches.iter().flat_map(|branch| &branch.path);
+            let hops = group.path.iter().chain(&group.reverse).chain(branches);
+            let crossed: BTreeSet<usize> = hops.map(|hop| hop.link).collect();
+            crossed.into_iter().for_each(|link| flows[link] += group.count);
+        }
         let node = |index: usize| plan.nodes[index].name.clone();
         let nodes =
             plan.nodes.iter().map(|n| TopologyNode { name: n.name.clone(), kind: n.kind.name().into() });
-        let links = plan.links.iter().map(|l| {
+        let links = plan.links.iter().zip(flows).map(|(l, flows)| {
             let [forward, reverse] =
                 l.directions.each_ref().map(|direction| (direction.rate.0, direction.delay.0));
             TopologyLink {
@@ -497,6 +518,7 @@ impl From<&Plan> for NetworkTopology {
                 ends: (node(l.ends[0]), node(l.ends[1])),
                 rate_bps: forward.0,
                 delay_ns: forward.1,
+                flows,
                 reverse: (reverse != forward).then_some(reverse),
             }
         });
@@ -508,7 +530,14 @@ impl From<&Plan> for NetworkTopology {
                 path: std::iter::once(node(v.ingress)).chain(nodes).collect(),
             }
         });
-        NetworkTopology { nodes: nodes.collect(), links: links.collect(), vpns: vpns.collect() }
+        let path = |group: &FlowGroup| -> Vec<String> {
+            let nodes = group.path.iter().map(|hop| node(plan.ends(*hop)[1]));
+            std::iter::once(node(group.from)).chain(nodes).collect()
+        };
+        let mut seen = BTreeSet::new();
+        let ends = plan.flows.iter().filter(|group| seen.insert((group.from, group.to)));
+        let paths = if plan.vpns.is_empty() { ends.take(MAX_PATHS).map(path).collect() } else { Vec::new() };
+        NetworkTopology { nodes: nodes.collect(), links: links.collect(), vpns: vpns.collect(), paths }
     }
 }
 

@@ -85,6 +85,8 @@ pub struct TopologyDiagram {
     links: Vec<DiagramLink>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     vpns: Vec<DiagramVpn>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    paths: Vec<Vec<String>>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -102,6 +104,7 @@ struct DiagramLink {
     ends: (String, String),
     rate: String,
     delay: String,
+    flows: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     utilization: Option<f64>,
 }
@@ -376,6 +379,7 @@ fn drawn(
         ends: l.ends.clone(),
         rate: both(format::rate(l.rate_bps), l.reverse.map(|(rate, _)| format::rate(rate))),
         delay: both(format::duration(l.delay_ns), l.reverse.map(|(_, delay)| format::duration(delay))),
+        flows: l.flows,
         utilization: utilization(&l.name).map(|u| (u * 1e4).round() / 1e4),
     });
     let vpns = topology.vpns.iter().map(|v| DiagramVpn {
@@ -383,8 +387,13 @@ fn drawn(
         weight: weight(&v.name, v.weight),
         path: v.path.clone(),
     });
-    let nodes = topology.nodes.clone();
-    (!nodes.is_empty()).then(|| TopologyDiagram { nodes, links: links.collect(), vpns: vpns.collect() })
+    let (nodes, paths) = (topology.nodes.clone(), topology.paths.clone());
+    (!nodes.is_empty()).then(|| TopologyDiagram {
+        nodes,
+        links: links.collect(),
+        vpns: vpns.collect(),
+        paths,
+    })
 }
 
 #[cfg(test)]

@@ -397,6 +397,10 @@ fn the_utilization_of_a_download_is_that_of_its_direction() {
     // The diagram shows both rates.
     let diagram = serde_json::to_value(report::report(&record)).unwrap()["topology"].clone();
     assert_eq!(diagram["links"][0]["rate"], "2 Mbit/s → / ← 10 Mbit/s");
+    assert_eq!(
+        diagram["links"][0]["flows"],
+        scenario.cells[0].plan.flows.iter().map(|flow| flow.count).sum::<usize>()
+    );
 }
 
 #[test]

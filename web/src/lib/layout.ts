@@ -2,7 +2,7 @@
 
 import { collapse, identity, type Collapsed } from './collapse';
 import { buildGraph, rankNodes, type Graph } from './rank';
-import { spanOf } from './sort';
+import { flowsText, spanOf } from './sort';
 import type { TopologyData, TopologyLink } from './types';
 
 export interface PlacedNode {
@@ -34,7 +34,7 @@ export interface Label {
   x: number;
   y: number;
   anchor: 'start' | 'middle' | 'end';
-  /** Rate and delay; empty if the label of an adjacent link holds for all. */
+  /** Rate, delay, and the number of flows if there are several; empty if the label of an adjacent link holds for all. */
   text: string;
 }
 
@@ -298,7 +298,8 @@ export function apart(wanted: number[], weights: number[] = wanted.map(() => 1))
 function linkLabels(data: TopologyData, drawn: Collapsed, layerOf: number[]): (string | null)[] {
   const texts = drawn.links.map((link): string | null => {
     const members = drawn.linkMembers.get(link)!.map((l) => data.links[l]!);
-    return [spanOf(members.map((m) => m.rate)), spanOf(members.map((m) => m.delay))].filter((p) => p !== '').join(' · ');
+    const flows = members.some((m) => (m.flows ?? 0) > 1) ? spanOf(members.map((m) => flowsText(m.flows) || 'no flows')) : '';
+    return [spanOf(members.map((m) => m.rate)), spanOf(members.map((m) => m.delay)), flows].filter((p) => p !== '').join(' · ');
   });
   const byGap = new Map<number, number[]>();
   layerOf.forEach((layer, i) => byGap.set(layer, [...(byGap.get(layer) ?? []), i]));

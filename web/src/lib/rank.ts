@@ -43,15 +43,15 @@ export function other(graph: Graph, link: number, node: number): number {
 type Side = -1 | 0 | 1;
 
 /**
- * Returns the layer of each node, 0 leftmost. VPN paths determine the direction; without VPNs, the longest path
- * through the network does.
+ * Returns the layer of each node, 0 leftmost. The paths of VPNs, or else of flows, determine the direction; without
+ * both, the longest path through the network does.
  */
 export function rankNodes(graph: Graph, data: TopologyData): number[] {
   const count = graph.names.length;
   const rank: (number | null)[] = new Array(count).fill(null);
   const side: Side[] = new Array(count).fill(0);
-  const paths = (data.vpns ?? [])
-    .map((v) => v.path.map((n) => graph.index.get(n)).filter((n): n is number => n !== undefined))
+  const paths = (data.vpns?.length ? data.vpns.map((v) => v.path) : (data.paths ?? []))
+    .map((path) => path.map((n) => graph.index.get(n)).filter((n): n is number => n !== undefined))
     .filter((p) => p.length > 1);
   if (paths.length > 0) rankPaths(paths, count, rank, side);
   attach(graph, rank, side);

@@ -15,6 +15,18 @@ export function spanOf(values: string[]): string {
   return sorted.length < 2 ? (sorted[0] ?? '') : `${sorted[0]} … ${sorted.at(-1)}`;
 }
 
+/** Returns the common name of equal nodes: "client" for client1 and client2; their first name if they have none. */
+export function groupName(names: string[]): string {
+  const stems = new Set(names.map((name) => name.replace(/[-_.[]*\d+]?$/, '')));
+  const [stem] = stems;
+  return stems.size === 1 && stem ? stem : names[0]!;
+}
+
+/** Returns "32 flows", "1 flow", or an empty text for none. */
+export function flowsText(flows: number | undefined): string {
+  return flows ? `${flows} ${flows === 1 ? 'flow' : 'flows'}` : '';
+}
+
 export type Direction = 'ascending' | 'descending';
 
 /**

@@ -56,6 +56,8 @@ export interface TopologyLink {
   ends: [string, string];
   rate: string;
   delay: string;
+  /** Flows that cross the link in either direction; absent in older records. */
+  flows?: number;
   /** 0 to 1. */
   utilization?: number;
 }
@@ -72,6 +74,8 @@ export interface TopologyData {
   nodes: TopologyNode[];
   links: TopologyLink[];
   vpns?: TopologyVpn[];
+  /** Node names on the paths of flows, sender first; absent in older records and if there are VPNs. */
+  paths?: string[][];
 }
 
 /** Load of a link at one moment of a run. */

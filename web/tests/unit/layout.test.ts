@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { apart, layoutTopology } from '../../src/lib/layout';
 import { buildGraph, rankNodes } from '../../src/lib/rank';
+import { groupName } from '../../src/lib/sort';
 import type { TopologyData } from '../../src/lib/types';
 
 function dumbbell(count: number, delay: (i: number) => string = () => '5 ms', withVpns = true): TopologyData {
@@ -109,6 +110,24 @@ describe('layout', () => {
     const all = layoutTopology(dumbbell(40, (i) => `${i} ms`));
     expect(all.nodes).toHaveLength(6);
     expect(all.links.find((l) => l.link.name === 'access1')!.label!.text).toBe('100 Mbit/s · 1 ms … 40 ms');
+  });
+
+  test('an incast shows its clients and the flows of each link', () => {
+    const clients = Array.from({ length: 32 }, (_, i) => `client${i}`);
+    const layout = layoutTopology({
+      nodes: [...clients.map((name) => ({ name, kind: 'host' })), { name: 'switch', kind: 'router' }, { name: 'server', kind: 'host' }],
+      links: [
+        ...clients.map((name, i) => ({ name: `access${i}`, ends: [name, 'switch'] as [string, string], rate: '1 Gbit/s', delay: '10 µs', flows: 1 })),
+        { name: 'server', ends: ['switch', 'server'], rate: '1 Gbit/s', delay: '10 µs', flows: 32 },
+      ],
+      paths: clients.map((name) => [name, 'switch', 'server']),
+    });
+    expect(layout.nodes.map((n) => n.layer)).toEqual([0, 1, 2]);
+    expect(layout.nodes.map((n) => [groupName(n.members), n.members.length])).toEqual([['client', 32], ['switch', 1], ['server', 1]]);
+    expect(layout.links.map((l) => [l.members.length, l.label!.text])).toEqual([
+      [32, '1 Gbit/s · 10 µs'], [1, '1 Gbit/s · 10 µs · 32 flows'],
+    ]);
+    expect([groupName(['a', 'b']), groupName(['bulk[0]', 'bulk[1]']), groupName(['7', '8'])]).toEqual(['a', 'bulk', '7']);
   });
 
   test('all branches are drawn on request', () => {
