@@ -67,33 +67,60 @@ pub fn configure_client(spec: &ServiceSpec, command: &mut Command) -> io::Result
     Ok(())
 }
 
-/// Parses the initiator's output: the number of completed reads, once per second.
-#[derive(Debug, Default)]
+/// Parser of the initiator's output, which has a line about once per second. The rate of reads in it is rounded down, so
+/// reads are counted by the position on the disk.
+#[derive(Debug)]
 pub struct ReadProgress {
     line: Vec<u8>,
+    sectors_per_read: u64,
+    /// Sector of the next request.
+    position: u64,
+    requested_sectors: u64,
+    completed: u64,
 }
 
 impl ReadProgress {
-    /// Parses further output. Calls `completed` with the reads of each second.
+    /// Creates the parser for reads of this number of bytes.
+    pub fn new(block: u32) -> ReadProgress {
+        let sectors_per_read = u64::from((block / SECTOR).max(1));
+        ReadProgress { line: Vec::new(), sectors_per_read, position: 0, requested_sectors: 0, completed: 0 }
+    }
+
+    /// Parses further output. Calls `completed` with the reads since the previous line.
     pub fn take(&mut self, output: &[u8], mut completed: impl FnMut(u64)) {
         for &byte in output {
             if !matches!(byte, b'\r' | b'\n') {
                 self.line.push(byte);
                 continue;
             }
-            if let Some(count) = current_iops(&self.line) {
-                completed(count);
+            if let Some((position, in_flight)) = progress(&self.line) {
+                completed(self.advance(position, in_flight));
             }
             self.line.clear();
         }
     }
+
+    /// Returns the reads completed since the previous line. Requests start again at the beginning of the disk.
+    fn advance(&mut self, position: u64, in_flight: u64) -> u64 {
+        let end = if position < self.position { DISK / u64::from(SECTOR) } else { 0 };
+        self.requested_sectors += (end + position).saturating_sub(self.position);
+        self.position = position;
+        let completed = (self.requested_sectors / self.sectors_per_read).saturating_sub(in_flight);
+        let more = completed.saturating_sub(self.completed);
+        self.completed += more;
+        more
+    }
 }
 
-/// Parses a line such as `00:00:02 - lba 442496, iops current 3425 (214 MB/s), iops average …`.
-fn current_iops(line: &[u8]) -> Option<u64> {
+/// Parses a line such as `00:00:02 - lba 442496, iops current 3425 (214 MB/s), …, in_flight 8, busy 0`, and returns the
+/// sector of the next request and the number of requests without answer.
+fn progress(line: &[u8]) -> Option<(u64, u64)> {
     let text = std::str::from_utf8(line).ok()?;
-    let (_, rest) = text.split_once("iops current ")?;
-    rest.split(' ').next()?.parse().ok()
+    let number = |name: &str| {
+        let (_, rest) = text.split_once(name)?;
+        rest.split([',', ' ']).next()?.parse().ok()
+    };
+    Some((number("- lba ")?, number(" in_flight ")?))
 }
 
 /// Returns the files that contain the output of the programs.
@@ -105,17 +132,33 @@ pub fn logs(spec: &ServiceSpec) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
+    fn line(position: u64, in_flight: u64) -> String {
+        format!(
+            "\r00:00:01 - lba {position}, iops current 1 (0 MB/s), iops average 1 (0 MB/s), in_flight {in_flight}, busy 0   "
+        )
+    }
+
     #[test]
     fn counts_are_parsed_however_the_output_is_split() {
-        let output =
-            b"capacity is 1 byte\n\n\r00:00:02 - lba 4, iops current 3425 (214 MB/s), iops average 9 \
-            (1 MB/s), in_flight 8, busy 0        \r00:00:01 - lba 7, iops current 12 (1 MB/s), iops";
+        // Two reads a second, which iscsi-perf reports as one, and a second without an answer.
+        let text = format!("capacity is 1 byte\n\n{}{}{}", line(1_024, 1), line(2_048, 1), line(2_048, 1));
+        let output = text.as_bytes();
         for cut in 0..output.len() {
-            let (mut progress, mut counts) = (ReadProgress::default(), Vec::new());
+            let (mut progress, mut counts) = (ReadProgress::new(262_144), Vec::new());
             progress.take(&output[..cut], |count| counts.push(count));
             progress.take(&output[cut..], |count| counts.push(count));
-            progress.take(b" average 1\r", |count| counts.push(count));
-            assert_eq!(counts, [3425, 12]);
+            progress.take(b"\r", |count| counts.push(count));
+            assert_eq!(counts, [1, 2, 0]);
         }
+    }
+
+    #[test]
+    fn reads_are_counted_across_the_end_of_the_disk() {
+        let sectors = DISK / u64::from(SECTOR);
+        let mut progress = ReadProgress::new(4_096);
+        let mut total = 0;
+        let lines = [line(sectors - 80, 8), line(16, 8), line(160, 0)].concat() + "\r";
+        progress.take(lines.as_bytes(), |count| total += count);
+        assert_eq!(total, (sectors + 160) / 8);
     }
 }

@@ -138,25 +138,30 @@ pub fn run_client(spec: &ServiceSpec, site: &ProgramSite, epoch: Epoch, stop: &A
     let task = spec.task;
     let reader = thread::spawn(move || {
         let (mut received, mut buffer) = (vec![0; bins], vec![0; READ_BYTES]);
-        let (mut reads, mut progress) = (Vec::new(), iscsi::ReadProgress::default());
-        if let ServiceWorkload::Iscsi { .. } = task {
+        let (mut reads, mut progress) = (Vec::new(), None);
+        if let ServiceWorkload::Iscsi { block, .. } = task {
             reads.resize(bins, (0, Duration::ZERO));
+            progress = Some(iscsi::ReadProgress::new(block));
         }
+        let mut counted_until = epoch.now();
         while let Ok(count @ 1..) = output.read(&mut buffer) {
-            let bin = (epoch.now().0 / interval.0) as usize;
+            let now = epoch.now();
+            let bin = (now.0 / interval.0) as usize;
             if bin >= bins {
                 continue;
             }
             match task {
                 ServiceWorkload::Ftp { .. } => received[bin] += count as u64,
                 ServiceWorkload::Iscsi { block, queue_depth } => {
+                    let Some(progress) = &mut progress else { continue };
                     progress.take(&buffer[..count], |answered| {
                         received[bin] += answered * u64::from(block);
-                        // The number of outstanding reads is constant: Little's law.
-                        let took = Duration::from_secs(
-                            u64::from(queue_depth).min(answered * u64::from(queue_depth)),
-                        );
-                        reads[bin] = (reads[bin].0 + answered, reads[bin].1 + took);
+                        if answered > 0 {
+                            // The number of outstanding reads is constant: Little's law.
+                            let took = now.since(counted_until) * u64::from(queue_depth);
+                            reads[bin] = (reads[bin].0 + answered, reads[bin].1 + took);
+                            counted_until = now;
+                        }
                     })
                 }
             }
