@@ -287,6 +287,9 @@ pub struct Schedule {
     /// Packets sent late, which may have caused losses themselves.
     #[serde(default)]
     pub late: u64,
+    /// Maximum time between the timestamp of a packet and its departure, nanoseconds: an error of its delay.
+    #[serde(default)]
+    pub held_ns: u64,
     /// Maximum lateness of a scheduled packet, sent or not, and its scheduled time, nanoseconds.
     #[serde(default)]
     pub stall_ns: (u64, u64),

@@ -415,6 +415,9 @@ pub struct RunOutcome {
     /// Flows whose sender fell short of its schedule, each with the reason. The run is void, unless the flow is the probe
     /// of a trial, which is judged by what it sent.
     pub late_senders: Vec<(String, String)>,
+    /// Flows whose packets left after their timestamp, each with the maximum time in nanoseconds. It is an error of their
+    /// delays.
+    pub held: Vec<(String, u64)>,
     /// Arrivals of the flows of datagrams.
     pub arrivals: Vec<FlowArrivals>,
     /// Partial failures, such as a lost agent or a flow that did not start.

@@ -127,8 +127,9 @@ impl Departures {
         unsent.clear();
     }
 
-    /// Counts a packet that left at this time.
-    pub fn record_sent(&mut self, packet: &ScheduledPacket, at: Instant) {
+    /// Counts a packet with the timestamp `stamped` that left at `at`.
+    pub fn record_sent(&mut self, packet: &ScheduledPacket, stamped: Instant, at: Instant) {
+        self.statistics.record_held(packet.due, stamped, at);
         self.statistics.record_sent(packet.due, at, packet.bytes);
         let counts = self.ledger.at(at);
         counts.sent += 1;

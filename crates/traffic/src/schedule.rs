@@ -24,6 +24,8 @@ pub struct ScheduleStatistics {
     limits: LatenessLimits,
     skipped: u64,
     late_packets: u64,
+    /// Maximum time between the timestamp of a packet and its departure.
+    held: Duration,
     /// Maximum lateness of a packet, sent or not, and its scheduled time.
     stall: (Duration, Instant),
 }
@@ -52,6 +54,7 @@ impl ScheduleStatistics {
             limits: LatenessLimits::for_gap(gap),
             skipped: 0,
             late_packets: 0,
+            held: Duration::ZERO,
             stall: (Duration::ZERO, Instant::ZERO),
         }
     }
@@ -88,6 +91,17 @@ impl ScheduleStatistics {
         self.previous = Some((due, at));
     }
 
+    /// Records that the packet due at `due` left at `at`, after its timestamp. The thread may have been stopped between
+    /// the two: the packet is then late, and its delay contains the stop.
+    pub fn record_held(&mut self, due: Instant, stamped: Instant, at: Instant) {
+        self.held = self.held.max(at.since(stamped));
+        let is_on_time = |now| self.limits.departure(due, now) == Departure::OnTime;
+        if is_on_time(stamped) && !is_on_time(at) {
+            self.late_packets += 1;
+            self.record_stall(due, at);
+        }
+    }
+
     /// Returns whether a packet due at `due` must no longer be sent.
     pub fn is_too_late(&self, due: Instant, now: Instant) -> bool {
         now.since(due) > self.limits.max()
@@ -117,6 +131,7 @@ impl ScheduleStatistics {
             late_ns: (self.late.quantile(0.5), self.late.quantile(0.99), self.late.max()),
             skipped: self.skipped,
             late: self.late_packets,
+            held_ns: self.held.0,
             stall_ns: (self.stall.0.0, self.stall.1.0),
         }
     }

@@ -144,7 +144,8 @@ impl Steady {
     /// if no trial was proposed.
     pub fn record(&mut self, result: &TrialResult, seconds: &[f64]) {
         let trial = self.next().expect("a result is recorded after a proposal");
-        match self.validator.admit(&trial, result) {
+        let fault = result.fault_of_delays(&trial, self.config.patience.tolerance);
+        match self.validator.decide(result, fault) {
             Admission::Counted => self.count_trial(&trial, result, seconds),
             Admission::Repeat => {}
             Admission::Lowered(load) if self.phase != SteadyPhase::Low => {

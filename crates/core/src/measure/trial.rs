@@ -218,6 +218,8 @@ pub struct TrialResult {
     pub sent: u64,
     /// Packets sent late, in a burst that may have caused losses itself.
     pub late: u64,
+    /// Maximum time between the timestamp of a packet and its departure.
+    pub held: Duration,
     /// Packets received intact, without duplicates.
     pub received: u64,
     /// Packets that arrived at the receiver's host but were dropped there by the socket buffer.
@@ -291,7 +293,17 @@ impl TrialResult {
         (self.receiver_dropped > 0)
             .then_some(TesterFault::ReceiverDropped { requested, packets: self.receiver_dropped })
     }
+
+    /// Returns the fault of the tester, if any, in a trial that measures delays.
+    pub fn fault_of_delays(&self, trial: &Trial, tolerance: f64) -> Option<TesterFault> {
+        let held = (self.held > MAX_HELD).then_some(TesterFault::GeneratorHeld { time: self.held });
+        self.fault(trial, tolerance).or(held)
+    }
 }
+
+/// Maximum time between the timestamp of a packet and its departure in a trial that measures delays. It equals the
+/// lateness up to which an emulated link is on time.
+const MAX_HELD: Duration = Duration::from_millis(1);
 
 /// Fault of the tester in a trial, which must not be attributed to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -326,6 +338,11 @@ pub enum TesterFault {
         requested: u64,
         /// Packets sent.
         sent: u64,
+    },
+    /// Packets that left long after their timestamp, so that the delays are wrong.
+    GeneratorHeld {
+        /// Maximum time.
+        time: Duration,
     },
     /// Packets delivered by the path but dropped by the receiver's host.
     ReceiverDropped {
@@ -381,7 +398,12 @@ impl Referee {
     }
 
     pub(crate) fn admit(&mut self, trial: &Trial, result: &TrialResult) -> Admission {
-        let Some(fault) = result.fault(trial, self.patience.tolerance) else {
+        self.decide(result, result.fault(trial, self.patience.tolerance))
+    }
+
+    /// Decides on a trial with this fault.
+    pub(crate) fn decide(&mut self, result: &TrialResult, fault: Option<TesterFault>) -> Admission {
+        let Some(fault) = fault else {
             (self.repeated, self.max_offered) = (0, 0.0);
             return Admission::Counted;
         };
@@ -405,6 +427,7 @@ impl Referee {
             TesterFault::NothingSent
             | TesterFault::GeneratorFast { .. }
             | TesterFault::GeneratorLate { .. }
+            | TesterFault::GeneratorHeld { .. }
             | TesterFault::GeneratorStopped { .. } => Admission::Abandoned,
         }
     }
@@ -476,6 +499,18 @@ mod tests {
         assert_eq!(
             stopped.fault(&trial(100.0), 0.01),
             Some(TesterFault::GeneratorStopped { requested: 1000, sent: 500 })
+        );
+    }
+
+    #[test]
+    fn packets_held_after_their_timestamp_are_a_fault_of_delays_only() {
+        let held = |held| TrialResult { held, ..sent(1000, 1000) };
+        assert_eq!(held(Duration::from_millis(1)).fault_of_delays(&trial(100.0), 0.01), None);
+        let stopped = held(Duration::from_millis(20));
+        assert_eq!(stopped.fault(&trial(100.0), 0.01), None);
+        assert_eq!(
+            stopped.fault_of_delays(&trial(100.0), 0.01),
+            Some(TesterFault::GeneratorHeld { time: Duration::from_millis(20) })
         );
     }
 

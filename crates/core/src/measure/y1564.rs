@@ -192,8 +192,12 @@ impl Activation {
             .iter()
             .zip(results)
             .map(|((index, trial), result)| {
-                let fault = result.fault(trial, tolerance);
-                self.services[*index].judge(*index, run.step, trial, result, fault)
+                let service = &self.services[*index];
+                let fault = match service.acceptance {
+                    Acceptance { delay: None, delay_variation: None, .. } => result.fault(trial, tolerance),
+                    _ => result.fault_of_delays(trial, tolerance),
+                };
+                service.judge(*index, run.step, trial, result, fault)
             })
             .collect();
         let faulty = judged.iter().any(|result| result.fault.is_some());

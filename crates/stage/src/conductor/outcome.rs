@@ -386,6 +386,7 @@ impl OutcomeBuilder {
         load("packets", "packets", schedule.requested as f64, schedule.sent as f64);
         load("gaps within 5 %", "", 1.0, schedule.gaps_within_5_percent);
         load("packets on time", "packets", schedule.sent as f64, (schedule.sent - schedule.late) as f64);
+        self.outcome.held.push((name.to_owned(), schedule.held_ns));
         if schedule.skipped as f64 > MAX_SKIPPED * schedule.requested as f64 {
             let (lateness, due) = (schedule.stall_ns.0 as f64 / 1e6, schedule.stall_ns.1 as f64 / 1e9);
             let reason = format!(

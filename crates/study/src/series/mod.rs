@@ -40,6 +40,7 @@ struct RunMetadata {
     warnings: Vec<String>,
     void: Vec<String>,
     late_senders: Vec<(String, String)>,
+    held: Vec<(String, u64)>,
     arrivals: Vec<FlowArrivals>,
     failures: Vec<String>,
     differences: Vec<String>,

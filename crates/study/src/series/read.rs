@@ -193,6 +193,7 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
         tests: note.tests,
         warnings: note.warnings,
         late_senders: note.late_senders,
+        held: note.held,
         arrivals: note.arrivals,
         void: note.void,
         failures: note.failures,

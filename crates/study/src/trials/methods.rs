@@ -167,7 +167,7 @@ fn count(
     let (mut valid, mut faults) = (Vec::new(), Vec::new());
     while (valid.len() as u32) < repeats {
         let result = session.perform(&probe.subject, &trial)?;
-        match result.fault(&trial, patience.tolerance) {
+        match session.fault(&trial, &result) {
             None => valid.push(LossAtLoad::of(load, &result)),
             Some(fault) => {
                 faults.push(fault);

@@ -28,6 +28,7 @@ pub fn packets(outcome: &RunOutcome, probe: &str, trial: &Trial) -> TrialResult 
         sent,
         arrivals: arrivals.map(|arrivals| arrivals.window),
         late: late(outcome, probe),
+        held: held(outcome, probe),
         received: (of_payload(Metric::FlowThroughput) + after_end).min(sent),
         receiver_dropped: count(Metric::FlowReceiverDrops),
         duplicated: count(Metric::FlowDuplicated),
@@ -108,6 +109,11 @@ fn sending(outcome: &RunOutcome, probe: &str, trial: &Trial, sent: u64) -> Durat
 fn late(outcome: &RunOutcome, probe: &str) -> u64 {
     let load = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == "packets on time");
     load.map_or(0, |load| (load.requested - load.achieved).round() as u64)
+}
+
+/// Returns the maximum time between the timestamp of a packet and its departure.
+fn held(outcome: &RunOutcome, probe: &str) -> Duration {
+    outcome.held.iter().find(|(flow, _)| flow == probe).map_or(Duration::ZERO, |&(_, time)| Duration(time))
 }
 
 /// Returns the distribution of the probe's delay in nanoseconds: one-way, or round-trip if only the sender measures.

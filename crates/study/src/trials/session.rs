@@ -10,7 +10,7 @@ use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
 use netstage_scenario::outcome::{Metric, RunOutcome};
-use netstage_scenario::plan::{Plan, TestPlan};
+use netstage_scenario::plan::{Method, Plan, TestPlan};
 
 /// Minimum attempts of a trial, so that one void trial among hundreds does not void the test.
 pub const MIN_ATTEMPTS: u32 = 3;
@@ -126,7 +126,10 @@ impl<'a> TestSession<'a> {
         trial: &Trial,
     ) -> Result<(TrialResult, Vec<f64>), TestAbort> {
         let mut derived = derive::packets(self.plan, self.test, trial);
-        derived.measure.interval = Duration::from_secs(1);
+        let second = Duration::from_secs(1);
+        derived.measure.interval = second;
+        // Packets are counted in whole bins.
+        derived.duration = second * derived.duration.0.div_ceil(second.0);
         let (result, outcome) = self.perform_plan(subject, trial, &derived)?;
         // The last bin may be short or empty.
         let whole = trial.duration().0 / derived.measure.interval.0;
@@ -160,7 +163,7 @@ impl<'a> TestSession<'a> {
             let result = outcome::packets(&outcome, &self.test.probe.name, trial);
             let mut entry = TrialEntry::new(subject, trial, &result);
             // The search handles faults of the generator; it may try a lower load.
-            let fault = result.fault(trial, FaultTolerance::default().tolerance);
+            let fault = self.fault(trial, &result);
             if fault.is_none() && outcome.void.is_empty() {
                 let probe = &self.test.probe.name;
                 self.travel_times.add(outcome::travel_times(&outcome, probe).unwrap_or_default());
@@ -248,6 +251,14 @@ impl<'a> TestSession<'a> {
         Err(TestAbort::Void(format!("{subject}: {} consecutive trials were void: {why}", self.attempts)))
     }
 
+    /// Returns the fault of the tester in a trial of packets, if any.
+    pub fn fault(&self, trial: &Trial, result: &TrialResult) -> Option<TesterFault> {
+        let tolerance = FaultTolerance::default().tolerance;
+        let has_delays = trial.tag_after.is_some()
+            || matches!(self.test.method, Method::Steady { .. } | Method::Stamp { .. });
+        if has_delays { result.fault_of_delays(trial, tolerance) } else { result.fault(trial, tolerance) }
+    }
+
     fn add_trial(&mut self, entry: TrialEntry) {
         (self.callbacks.on_trial)(&entry);
         self.found.trials.push(entry);
@@ -316,6 +327,12 @@ pub fn describe(fault: &TesterFault) -> String {
         }
         TesterFault::GeneratorStopped { requested, sent } => {
             format!("the generator sent {sent} of {requested} packets")
+        }
+        TesterFault::GeneratorHeld { time } => {
+            format!(
+                "the generator stopped for {} between the timestamp of a packet and its departure",
+                crate::format::duration(time.0)
+            )
         }
         TesterFault::ReceiverDropped { packets, .. } => {
             format!("the receiving host dropped {packets} packets itself")

@@ -70,7 +70,7 @@ impl Prober {
             let (packet, at) = (taken[0], epoch.now());
             match self.send(packet.number, packet.bytes as usize, at.0) {
                 Ok(_) => {
-                    self.departures.record_sent(&packet, at);
+                    self.departures.record_sent(&packet, now, epoch.now());
                     taken.clear();
                     if let Some(backoff) = &self.backoff {
                         lock(backoff).record_sent(packet.number, at);

@@ -139,6 +139,8 @@ pub struct StampSenderSession {
 pub struct PacketDeparture {
     /// Scheduled time.
     pub due: Instant,
+    /// Timestamp of the packet.
+    pub stamped: Instant,
     /// Actual time, or `None` if the packet could not be sent.
     pub left: Option<Instant>,
 }
@@ -208,8 +210,8 @@ impl StampSenderSession {
             let failures = self.result.failed_sends.get_or_insert((0, error.to_string()));
             failures.0 += 1;
         }
-        let left = sent.is_ok().then_some(now.instant);
-        Some(PacketDeparture { due, left })
+        let left = sent.is_ok().then(|| epoch.now());
+        Some(PacketDeparture { due, stamped: now.instant, left })
     }
 
     /// Receives replies. Calls `each` for every reply, with its delays or the reason for its rejection.

@@ -90,8 +90,9 @@ impl StampSender {
         let Some(departure) = departure else { return };
         self.record_due(departure.due);
         if let Some(left) = departure.left {
-            self.punctuality.record_sent(departure.due, left, self.bytes);
-            let counts = self.ledger.at(left);
+            self.punctuality.record_held(departure.due, departure.stamped, left);
+            self.punctuality.record_sent(departure.due, departure.stamped, self.bytes);
+            let counts = self.ledger.at(departure.stamped);
             counts.sent += 1;
             counts.sent_bytes += self.bytes;
         }

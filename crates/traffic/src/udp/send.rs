@@ -33,6 +33,8 @@ pub struct UdpSender {
     batch: SendBatch,
     /// Packets in the batch.
     in_batch: VecDeque<ScheduledPacket>,
+    /// Timestamp of the packets in the batch.
+    stamped: Instant,
     retry_at: Option<Instant>,
     /// Number of packets that could not be sent, and first error.
     failed_sends: u64,
@@ -97,6 +99,7 @@ impl UdpSender {
             segments: segments.into(),
             batch: SendBatch::new(largest as usize * usize::from(segments)),
             in_batch: VecDeque::new(),
+            stamped: Instant::ZERO,
             retry_at: None,
             failed_sends: 0,
             send_error: None,
@@ -188,6 +191,7 @@ impl UdpSender {
 
     /// Fills the batch with due packets, oldest first.
     fn fill_batch(&mut self, now: Instant) {
+        self.stamped = now;
         while self.batch.has_room() {
             let count = self.departures.take(now, &mut self.in_batch);
             if count == 0 {
@@ -210,7 +214,7 @@ impl UdpSender {
         for _ in 0..datagrams * self.segments {
             // The last datagram of a flow may hold fewer packets.
             let Some(packet) = self.in_batch.pop_front() else { return };
-            self.departures.record_sent(&packet, at);
+            self.departures.record_sent(&packet, self.stamped, at);
         }
     }
 

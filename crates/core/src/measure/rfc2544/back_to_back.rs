@@ -169,7 +169,12 @@ impl TrialSearch for BackToBack {
 
     fn record(&mut self, result: &TrialResult) {
         let trial = self.next().expect("a result is recorded after a proposal");
-        match self.validator.admit(&trial, result) {
+        // A pause in the burst empties a part of the buffer. Only the last packet may fall behind the end.
+        let is_interrupted = result.lost() == 0 && result.sent + 1 < trial.packets();
+        let interruption = TesterFault::GeneratorStopped { requested: trial.packets(), sent: result.sent };
+        let fault = result.fault(&trial, self.config.patience.tolerance);
+        let fault = fault.or(is_interrupted.then_some(interruption));
+        match self.validator.decide(result, fault) {
             Admission::Counted => self.count_trial(trial.packets(), result.lost() == 0),
             Admission::Repeat => {}
             // Bursts below line rate would measure something else.

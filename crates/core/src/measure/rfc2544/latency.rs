@@ -114,7 +114,8 @@ impl TrialSearch for Latency {
 
     fn record(&mut self, result: &TrialResult) {
         let trial = self.next().expect("a result is recorded after a proposal");
-        match self.validator.admit(&trial, result) {
+        let fault = result.fault_of_delays(&trial, self.config.patience.tolerance);
+        match self.validator.decide(result, fault) {
             Admission::Counted => {
                 self.frames_lost += result.lost();
                 match result.tagged_delay {

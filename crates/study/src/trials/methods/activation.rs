@@ -1,6 +1,6 @@
 //! ITU-T Y.1564: service activation test, of each service alone and of all together.
 
-use super::{describe, pauses};
+use super::{describe, pauses, void};
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::trial::{CountedLayer, FaultTolerance, FrameSize, OfferedLoad, Trial};
 use netstage_core::measure::y1564::{
@@ -40,6 +40,12 @@ pub fn run(
     for (index, service) in services.iter().enumerate() {
         let of_service = machine.results().iter().filter(|result| result.service == index);
         add_findings(session, service, &of_service.collect::<Vec<_>>());
+    }
+    if let Some((fault, service)) =
+        machine.results().iter().find_map(|step| Some((step.fault?, step.service)))
+    {
+        let subject = session.test.part(&services[service].name);
+        return Err(void(&subject, &[fault]));
     }
     if !machine.results().iter().any(|result| result.step == ActivationStep::Performance) {
         let name = &session.test.name;

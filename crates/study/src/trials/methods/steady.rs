@@ -59,6 +59,10 @@ pub fn run(
         ));
     }
     if found.rate.is_none() {
+        let lowest = load(low).0.max(load(step).0);
+        if found.beyond.is_none_or(|(failed, _)| failed.0 > lowest * 1.001) {
+            return Err(void(subject, &found.faults));
+        }
         session.add_verdict(format!("{subject}: no rate was steady, down to one step"));
     }
     let upper = found.beyond.map_or(f64::NAN, |(load, _)| load.0);
