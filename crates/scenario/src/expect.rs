@@ -48,6 +48,8 @@ pub enum Statistic {
         /// Threshold.
         above: f64,
     },
+    /// Quantile, as a share, of the distribution of the metric over all values of all runs.
+    Quantile(f64),
 }
 
 /// Bound on the mean over the runs of a cell. It must hold in every selected cell.

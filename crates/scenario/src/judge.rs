@@ -121,6 +121,11 @@ impl<'a> ExpectationChecker<'a> {
             study::Statistic::Min => Statistic::Min,
             study::Statistic::Max => Statistic::Max,
             study::Statistic::Sum => Statistic::Sum,
+            study::Statistic::P50 => self.quantile(expect, 0.5)?,
+            study::Statistic::P90 => self.quantile(expect, 0.9)?,
+            study::Statistic::P95 => self.quantile(expect, 0.95)?,
+            study::Statistic::P99 => self.quantile(expect, 0.99)?,
+            study::Statistic::P999 => self.quantile(expect, 0.999)?,
             study::Statistic::ConvergenceTime => match &expect.above {
                 Some(above) => Statistic::ConvergenceTime { above: self.amount(above, unit)? },
                 None => {
@@ -130,6 +135,28 @@ impl<'a> ExpectationChecker<'a> {
                 }
             },
         })
+    }
+
+    /// Checks that a metric has a distribution.
+    fn distributed(&mut self, metric: &str, place: SourceRange) -> Option<()> {
+        let names: Vec<&str> = Metric::DISTRIBUTED.iter().map(|m| m.info().name).collect();
+        if names.contains(&metric) {
+            return Some(());
+        }
+        let help = format!("metrics with a distribution: {}", names.join(", "));
+        self.problems.push_help(place, format!("{metric} has no distribution"), help);
+        None
+    }
+
+    /// Returns the statistic of a percentile, if the metric has a distribution.
+    fn quantile(&mut self, expect: &study::ExpectTable, share: f64) -> Option<Statistic> {
+        self.distributed(&expect.metric.value.0, expect.statistic.place)?;
+        if let Some(over) = &expect.over {
+            let help = "remove it; distributions cover the whole run";
+            self.problems.push_help(over.place, "`over` has no effect with a percentile", help);
+            return None;
+        }
+        Some(Statistic::Quantile(share))
     }
 
     fn bound(
@@ -379,15 +406,8 @@ impl<'a> ExpectationChecker<'a> {
         over: Option<(Instant, Instant)>,
     ) -> Option<PlotAxis> {
         let against = plot.against.value.0.as_str();
-        let distributed = |name| Metric::DISTRIBUTED.iter().any(|m| m.info().name == name);
-        if matches!(against, "percentile" | "histogram") && !distributed(metric?.name) {
-            let names: Vec<&str> = Metric::DISTRIBUTED.iter().map(|m| m.info().name).collect();
-            self.problems.push_help(
-                plot.against.place,
-                format!("{} has no distribution", metric?.name),
-                format!("metrics with a distribution: {}", names.join(", ")),
-            );
-            return None;
+        if matches!(against, "percentile" | "histogram") {
+            self.distributed(metric?.name, plot.against.place)?;
         }
         if let (Some(rows), "time" | "subject" | "percentile" | "histogram") = (&plot.rows, against) {
             let help = "remove it, or set `against` to a swept path";

@@ -11,13 +11,13 @@ use crate::outcome::{Aggregation, Metric, RunTotals, metric_name};
 use crate::plan::{FlowGroup, Plan};
 use layout::JsonLayout;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Major version of the schema. Readers refuse any other one.
 pub const MAJOR: u32 = 1;
 /// Minor version of the schema.
-pub const MINOR: u32 = 2;
+pub const MINOR: u32 = 3;
 
 /// Content of `record.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,16 +179,26 @@ pub struct DistributionEntry {
     pub mean: f64,
     /// Minimum.
     pub min: f64,
-    /// Median.
-    pub p50: f64,
+    /// Median. Each percentile is `None` with too few values for a 95 % interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50: Option<f64>,
     /// 90th percentile.
-    pub p90: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p90: Option<f64>,
+    /// 95th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p95: Option<f64>,
     /// 99th percentile.
-    pub p99: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99: Option<f64>,
     /// 99.9th percentile.
-    pub p999: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p999: Option<f64>,
     /// Maximum.
     pub max: f64,
+    /// 95 % interval of each percentile, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub intervals: BTreeMap<String, (f64, f64)>,
 }
 
 /// Requested and achieved value of a quantity that the tool itself controls, as means over runs.

@@ -122,7 +122,7 @@ fn table(
             let quantile_of = |c: &Option<&CellEntry>| {
                 let mut all = c.iter().flat_map(|c| &c.distributions);
                 let entry = all.find(|d| d.metric == *metric && d.subject == *subject)?;
-                Some(Estimate { mean: Some(quantile(entry)), ..Estimate::default() })
+                Some(Estimate { mean: quantile(entry), ..Estimate::default() })
             };
             table.rows.push(row(format!("{metric}, {name}"), subject, cells.iter().map(quantile_of), unit));
         }
@@ -130,7 +130,7 @@ fn table(
     table
 }
 
-type Quantile = fn(&DistributionEntry) -> f64;
+type Quantile = fn(&DistributionEntry) -> Option<f64>;
 
 /// Quantiles of a distribution that are compared.
 const QUANTILES: [(&str, Quantile); 3] = [("median", |d| d.p50), ("99 %", |d| d.p99), ("99.9 %", |d| d.p999)];

@@ -111,17 +111,26 @@ fn averaged(load: AchievedLoad, runs: &[(f64, f64)]) -> Option<LoadEntry> {
 
 /// Returns summary statistics, in seconds, of a distribution in nanoseconds.
 pub fn summary(metric: Metric, subject: &str, histogram: &Histogram) -> DistributionEntry {
-    let quantile = |q| histogram.quantile(q).unwrap_or(0) as f64 / 1e9;
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let extreme = |q| histogram.quantile(q).map_or(0.0, seconds);
+    let mut intervals = BTreeMap::new();
+    let mut quantile = |name: &str, q| {
+        let estimate = histogram.estimate(q)?;
+        intervals.insert(name.to_owned(), (seconds(estimate.low), seconds(estimate.high)));
+        Some(seconds(estimate.value))
+    };
     DistributionEntry {
         metric: metric.info().name.into(),
         subject: subject.into(),
         count: histogram.count(),
         mean: histogram.mean() / 1e9,
-        min: quantile(0.0),
-        p50: quantile(0.5),
-        p90: quantile(0.9),
-        p99: quantile(0.99),
-        p999: quantile(0.999),
-        max: quantile(1.0),
+        min: extreme(0.0),
+        p50: quantile("p50", 0.5),
+        p90: quantile("p90", 0.9),
+        p95: quantile("p95", 0.95),
+        p99: quantile("p99", 0.99),
+        p999: quantile("p999", 0.999),
+        max: extreme(1.0),
+        intervals,
     }
 }

@@ -1,20 +1,87 @@
 //! Evaluation of expectations in each cell.
 
 use crate::format;
-use crate::select::{cell_matches, select};
+use crate::select::{cell_matches, matches, select};
 use crate::statistics::estimate;
+use netstage_core::measure::{Histogram, values_needed};
 use netstage_scenario::Cell;
-use netstage_scenario::expect::{Bound, Expectation, Statistic};
+use netstage_scenario::expect::{Bound, Expectation, Selection, Statistic};
 use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::record::{Estimate, ExpectationCell, ExpectationEntry};
 use std::collections::BTreeMap;
 
-/// Collector of one value per run for each expectation and cell.
+/// Collector of the values of each expectation and cell.
 pub struct Judge<'a> {
     expectations: &'a [Expectation],
     cells: &'a [Cell],
-    /// Values by expectation, then cell.
-    values: Vec<BTreeMap<usize, Vec<f64>>>,
+    /// By expectation, then cell.
+    values: Vec<BTreeMap<usize, Collected>>,
+}
+
+/// Values of an expectation in a cell.
+#[derive(Clone, Debug, Default)]
+struct Collected {
+    /// One value per run.
+    runs: Vec<f64>,
+    /// All values of all runs, in nanoseconds, for a quantile.
+    distribution: Histogram,
+}
+
+impl Collected {
+    fn add(&mut self, cell: &Cell, outcome: &RunOutcome, selection: &Selection) {
+        self.runs.push(select(&cell.plan, outcome, selection));
+        if let (Statistic::Quantile(_), Some(metric)) =
+            (selection.statistic, Metric::by_name(&selection.metric))
+        {
+            let taken = outcome.distributions.iter().filter(|taken| taken.metric == metric);
+            for taken in taken.filter(|taken| matches(&selection.subject, &taken.subject)) {
+                self.distribution.add(&taken.buckets);
+            }
+        }
+    }
+
+    /// Reduces the values to the one that is bounded: a quantile of the distribution; of minima and maxima the most
+    /// extreme; otherwise the mean over the runs.
+    fn reduce(&self, statistic: Statistic) -> Estimate {
+        let mean = estimate(&self.runs);
+        let present = self.runs.iter().copied().filter(|value| !value.is_nan());
+        let extreme = match statistic {
+            Statistic::Min => present.reduce(f64::min),
+            Statistic::Max => present.reduce(f64::max),
+            Statistic::Quantile(share) => return self.quantile(share),
+            Statistic::Mean | Statistic::Sum | Statistic::ConvergenceTime { .. } => return mean,
+        };
+        Estimate { mean: extreme, low: None, high: None, ..mean }
+    }
+
+    fn quantile(&self, share: f64) -> Estimate {
+        let quantile = self.distribution.estimate(share);
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        Estimate {
+            mean: quantile.map(|quantile| seconds(quantile.value)),
+            low: quantile.map(|quantile| seconds(quantile.low)),
+            high: quantile.map(|quantile| seconds(quantile.high)),
+            runs: if self.distribution.count() > 0 { self.runs.len() as u32 } else { 0 },
+        }
+    }
+
+    fn describe(&self, statistic: Statistic, value: &Estimate, unit: &str) -> String {
+        if let Statistic::Quantile(share) = statistic {
+            return match (value.mean, value.low, value.high) {
+                (Some(mean), Some(low), Some(high)) => {
+                    let [mean, low, high] = [mean, low, high].map(|value| format::quantity(value, unit));
+                    format!("{mean} [{low}, {high}]")
+                }
+                _ => format!("{} of {} values needed", self.distribution.count(), values_needed(share)),
+            };
+        }
+        let never = self.runs.iter().filter(|v| v.is_infinite()).count();
+        match never {
+            0 => format::estimate(value, unit),
+            n if n == self.runs.len() => "never".into(),
+            n => format!("never in {n} of {} runs", self.runs.len()),
+        }
+    }
 }
 
 impl<'a> Judge<'a> {
@@ -26,8 +93,7 @@ impl<'a> Judge<'a> {
     /// Adds a run of a cell.
     pub fn add(&mut self, cell: usize, outcome: &RunOutcome) {
         for (expectation, values) in self.expectations.iter().zip(&mut self.values) {
-            let value = select(&self.cells[cell].plan, outcome, &expectation.select);
-            values.entry(cell).or_default().push(value);
+            values.entry(cell).or_default().add(&self.cells[cell], outcome, &expectation.select);
         }
     }
 
@@ -38,12 +104,13 @@ impl<'a> Judge<'a> {
     }
 }
 
-fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec<f64>>) -> ExpectationEntry {
+fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Collected>) -> ExpectationEntry {
     let unit = match expectation.select.statistic {
         Statistic::ConvergenceTime { .. } => "s",
         _ => Metric::by_name(&expectation.select.metric).map_or("", |m| m.info().unit),
     };
-    let none = Vec::new();
+    let statistic = expectation.select.statistic;
+    let none = Collected::default();
     let values_of = |cell: usize| values.get(&cell).unwrap_or(&none);
     let mut problem = String::new();
     let mut judged = Vec::new();
@@ -55,8 +122,8 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
         if is_other || !cell_matches(cell, &expectation.select.cells) {
             continue;
         }
-        let value = reduce(expectation.select.statistic, values_of(index));
-        let mut achieved = describe(&value, values_of(index), unit);
+        let value = values_of(index).reduce(statistic);
+        let mut achieved = values_of(index).describe(statistic, &value, unit);
         let pass = match &expectation.bound {
             Bound::AtLeast(bound) => value.mean.is_some_and(|mean| mean >= *bound),
             Bound::AtMost(bound) => value.mean.is_some_and(|mean| mean <= *bound),
@@ -65,19 +132,22 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
             }
             Bound::Above { other, confident } => match counterpart(cells, cell, other) {
                 Some(other) => {
-                    let pairs = values_of(index).iter().zip(values_of(other));
+                    let other = values_of(other);
+                    let pairs = values_of(index).runs.iter().zip(&other.runs);
                     let difference =
                         estimate(&pairs.map(|(value, other)| value - other).collect::<Vec<f64>>());
-                    let other = reduce(expectation.select.statistic, values_of(other));
-                    achieved = format!("{achieved} (versus {})", format::estimate(&other, unit));
-                    if *confident {
+                    let compared = other.reduce(statistic);
+                    achieved = format!("{achieved} (versus {})", other.describe(statistic, &compared, unit));
+                    if *confident && matches!(statistic, Statistic::Quantile(_)) {
+                        value.low.zip(compared.high).is_some_and(|(low, high)| low > high)
+                    } else if *confident {
                         achieved = format!("{achieved}, difference {}", format::estimate(&difference, unit));
                         if difference.runs < 2 {
                             problem = "the comparison needs at least two runs; increase `repeat`".into();
                         }
                         difference.runs >= 2 && difference.low.is_some_and(|low| low > 0.0)
                     } else {
-                        value.mean.zip(other.mean).is_some_and(|(mean, other)| mean > other)
+                        value.mean.zip(compared.mean).is_some_and(|(mean, other)| mean > other)
                     }
                 }
                 None => {
@@ -110,18 +180,6 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Vec
     }
 }
 
-/// Reduces the values of the runs to the value that is bounded: of minima and maxima the most extreme, otherwise the mean.
-fn reduce(statistic: Statistic, values: &[f64]) -> Estimate {
-    let mean = estimate(values);
-    let present = values.iter().copied().filter(|value| !value.is_nan());
-    let extreme = match statistic {
-        Statistic::Min => present.reduce(f64::min),
-        Statistic::Max => present.reduce(f64::max),
-        Statistic::Mean | Statistic::Sum | Statistic::ConvergenceTime { .. } => return mean,
-    };
-    Estimate { mean: extreme, low: None, high: None, ..mean }
-}
-
 /// Returns the cell with these settings that has the same variant and the same values as `cell` in all other paths that
 /// both sweep.
 fn counterpart(cells: &[Cell], cell: &Cell, changed: &[(String, String)]) -> Option<usize> {
@@ -142,15 +200,6 @@ fn settings(settings: &[(String, String)]) -> String {
     settings.iter().map(|(path, value)| format!("{path} = {value}")).collect::<Vec<_>>().join(", ")
 }
 
-fn describe(value: &Estimate, values: &[f64], unit: &str) -> String {
-    let never = values.iter().filter(|v| v.is_infinite()).count();
-    match never {
-        0 => format::estimate(value, unit),
-        n if n == values.len() => "never".into(),
-        n => format!("never in {n} of {} runs", values.len()),
-    }
-}
-
 fn condition(expectation: &Expectation, unit: &str) -> String {
     let select = &expectation.select;
     let statistic = match select.statistic {
@@ -161,6 +210,7 @@ fn condition(expectation: &Expectation, unit: &str) -> String {
         Statistic::ConvergenceTime { above } => {
             format!("time until it stays above {}", format::number(above))
         }
+        Statistic::Quantile(share) => format!("{} % quantile", format::number(share * 100.0)),
     };
     let bound = match &expectation.bound {
         Bound::AtLeast(bound) => format!("at least {}", format::quantity(*bound, unit)),
@@ -184,7 +234,6 @@ fn condition(expectation: &Expectation, unit: &str) -> String {
 mod tests {
     use super::*;
     use crate::fixture::{self, at};
-    use netstage_scenario::expect::Selection;
 
     /// Evaluates values, by cell, against a bound on the cells that match `only`.
     fn verdict(
@@ -198,8 +247,36 @@ mod tests {
         let select = Selection { metric, subject: String::new(), over: (at(5), at(50)), statistic, cells };
         let expectation =
             Expectation { name: "e".into(), select, bound, claim: String::new(), missed: String::new() };
-        let values = values.iter().map(|v| v.to_vec()).enumerate().collect();
+        let values = values.iter().map(|v| runs(v)).enumerate().collect();
         judge(&expectation, &fixture::scenario().cells, &values)
+    }
+
+    fn runs(values: &[f64]) -> Collected {
+        Collected { runs: values.to_vec(), ..Collected::default() }
+    }
+
+    #[test]
+    fn a_quantile_needs_enough_values() {
+        let cells = &fixture::scenario().cells;
+        let judged = |count: u64, bound: f64| {
+            let mut collected = runs(&[0.0, 0.0]);
+            (1..=count).for_each(|ms| collected.distribution.record(ms * 1_000_000));
+            let select = Selection {
+                metric: "flow.delay".into(),
+                subject: String::new(),
+                over: (at(0), at(50)),
+                statistic: Statistic::Quantile(0.99),
+                cells: Vec::new(),
+            };
+            let (bound, claim, missed) = (Bound::AtMost(bound), String::new(), String::new());
+            let expectation = Expectation { name: "e".into(), select, bound, claim, missed };
+            let entry = judge(&expectation, cells, &[(0, collected)].into());
+            (entry.cells[0].pass, entry.cells[0].achieved.clone())
+        };
+        assert_eq!(judged(367, 1.0), (false, "367 of 368 values needed".into()));
+        let (pass, achieved) = judged(1_000, 1.0);
+        assert!(pass && achieved.starts_with("990.1 ms [98"), "{achieved}");
+        assert!(!judged(1_000, 0.9).0);
     }
 
     fn above(variant: &str, confident: bool) -> Bound {
@@ -299,7 +376,7 @@ mod tests {
             };
             let (bound, claim) = (Bound::AtLeast(0.5), String::new());
             let expectation = Expectation { name: "e".into(), select, bound, claim, missed: missed.into() };
-            let values = (0..cells.len()).map(|cell| (cell, vec![value])).collect();
+            let values = (0..cells.len()).map(|cell| (cell, runs(&[value]))).collect();
             judge(&expectation, cells, &values)
         };
         let met_and_fails = |entry: ExpectationEntry| (entry.pass, entry.fails());

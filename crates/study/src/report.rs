@@ -279,23 +279,34 @@ fn correlation_table(data: &Data) -> Option<ReportTable> {
 fn distribution_table(data: &Data) -> Option<ReportTable> {
     let several = data.cells.len() > 1;
     let mut table = ReportTable { title: "Distributions".into(), ..ReportTable::default() };
-    table.note = "All packets of all runs; values have three significant digits.".into();
+    table.note = "All values of all runs, with three significant digits. In brackets: 95 % interval, for independent values. A \
+                  percentile needs enough values for it: 6 for the median, 36, 72, 368 and 3,688 for the others."
+        .into();
     table.columns.extend(several.then(|| TableColumn::left("cell")));
     table.columns.extend([
         TableColumn::left("metric"),
         TableColumn::left("subject"),
         TableColumn::right("values"),
     ]);
-    let names = ["mean", "min", "median", "90 %", "99 %", "99.9 %", "max"];
+    let names = ["mean", "min", "median", "90 %", "95 %", "99 %", "99.9 %", "max"];
     table.columns.extend(names.map(TableColumn::right));
     for cell in &data.cells {
         for entry in &cell.distributions {
             let unit = data.metric(&entry.metric).map_or("", |m| m.unit.as_str());
-            let DistributionEntry { mean, min, p50, p90, p99, p999, max, .. } = *entry;
+            let DistributionEntry { mean, min, p50, p90, p95, p99, p999, max, .. } = *entry;
+            let shown = |value| format::quantity(value, unit);
+            let percentile = |(name, value): (&str, Option<f64>)| {
+                let interval = entry.intervals.get(name);
+                let interval = interval.map(|(low, high)| format!(" [{}, {}]", shown(*low), shown(*high)));
+                value.map_or_else(|| "–".into(), |value| shown(value) + &interval.unwrap_or_default())
+            };
+            let percentiles = [("p50", p50), ("p90", p90), ("p95", p95), ("p99", p99), ("p999", p999)];
             let mut row = Vec::new();
             row.extend(several.then(|| cell_name(data, cell)));
             row.extend([entry.metric.clone(), entry.subject.clone(), entry.count.to_string()]);
-            row.extend([mean, min, p50, p90, p99, p999, max].map(|value| format::quantity(value, unit)));
+            row.extend([mean, min].map(shown));
+            row.extend(percentiles.map(percentile));
+            row.push(shown(max));
             table.rows.push(row);
         }
     }

@@ -73,7 +73,7 @@ fn reduce(values: impl Iterator<Item = f64>, statistic: Statistic) -> f64 {
             sum / n as f64
         }
         Statistic::Sum => values.reduce(|a, b| a + b).unwrap_or(f64::NAN),
-        Statistic::ConvergenceTime { .. } => f64::NAN,
+        Statistic::ConvergenceTime { .. } | Statistic::Quantile(_) => f64::NAN,
     }
 }
 

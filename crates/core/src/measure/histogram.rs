@@ -5,12 +5,33 @@
 //! Values below 2048 have a bucket each. Above, every octave is divided into 1024 buckets, so that a value
 //! differs from its bucket's midpoint by less than 0.05 %.
 
+use super::binomial::incomplete_beta;
 use alloc::vec;
 use alloc::vec::Vec;
 
 /// Buckets per octave, as a power of two.
 const OCTAVE_BITS: u32 = 10;
 const OCTAVE: usize = 1 << OCTAVE_BITS;
+
+/// Probability with which a quantile is below its interval, and above it.
+const TAIL: f64 = 0.025;
+
+/// Quantile of a sample, with the 95 % confidence interval of the population's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuantileEstimate {
+    /// Quantile of the sample.
+    pub value: u64,
+    /// Lower end of the interval.
+    pub low: u64,
+    /// Upper end of the interval.
+    pub high: u64,
+}
+
+/// Returns the number of values from which a quantile has an interval: with fewer, all of them may be on one side of it.
+/// 6 for the median, 368 for 99 %, 3,688 for 99.9 %.
+pub fn values_needed(q: f64) -> u64 {
+    libm::ceil(libm::log(TAIL) / libm::log(q.max(1.0 - q))) as u64
+}
 
 /// Counts of values. Memory for an octave is allocated when the first value falls into it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,7 +108,41 @@ impl Histogram {
     /// Returns the smallest value that at least a share `q` of all values does not exceed; `None` if the
     /// histogram is empty.
     pub fn quantile(&self, q: f64) -> Option<u64> {
-        let rank = libm::ceil(q * self.count as f64).clamp(1.0, self.count.max(1) as f64) as u64;
+        self.value_at(self.rank(q))
+    }
+
+    /// Returns a quantile in (0, 1) with its distribution-free 95 % interval; `None` with fewer values than
+    /// [`values_needed`]. The interval holds for independent values: its ends are the order statistics between which the
+    /// quantile of the population lies, by the binomial distribution (David and Nagaraja 2003, section 7.1).
+    pub fn estimate(&self, q: f64) -> Option<QuantileEstimate> {
+        if self.count < values_needed(q) {
+            return None;
+        }
+        // Probability that at least k values are below the quantile. It decreases with k.
+        let at_least = |k: u64| incomplete_beta(k as f64, (self.count - k + 1) as f64, q);
+        let last = |holds: &dyn Fn(u64) -> bool| {
+            let (mut low, mut high) = (0, self.count);
+            while low < high {
+                let middle = low + (high - low).div_ceil(2);
+                if holds(middle) { low = middle } else { high = middle - 1 }
+            }
+            low
+        };
+        let low = last(&|k| at_least(k) >= 1.0 - TAIL).max(1);
+        let high = (last(&|k| at_least(k) > TAIL) + 1).min(self.count);
+        Some(QuantileEstimate {
+            value: self.quantile(q)?,
+            low: self.value_at(low)?,
+            high: self.value_at(high)?,
+        })
+    }
+
+    fn rank(&self, q: f64) -> u64 {
+        libm::ceil(q * self.count as f64).clamp(1.0, self.count.max(1) as f64) as u64
+    }
+
+    /// Returns the value of this rank, from 1.
+    fn value_at(&self, rank: u64) -> Option<u64> {
         let mut below = 0u64;
         self.buckets()
             .find(|&(_, count)| {
@@ -141,6 +196,46 @@ mod tests {
         two.add(&buckets);
         assert_eq!(two.count(), 16);
         assert!(two.buckets().eq(buckets.iter().map(|&(value, count)| (value, 2 * count))));
+    }
+
+    #[test]
+    fn an_interval_needs_values_on_both_sides() {
+        assert_eq!([0.5, 0.9, 0.95, 0.99, 0.999].map(values_needed), [6, 36, 72, 368, 3_688]);
+        let of = |count: u64| {
+            let mut histogram = Histogram::default();
+            (1..=count).for_each(|value| histogram.record(value));
+            histogram
+        };
+        for q in [0.5, 0.9, 0.99, 0.999] {
+            let needed = values_needed(q);
+            assert_eq!(of(needed - 1).estimate(q), None);
+            assert_eq!(of(needed).estimate(q).unwrap().high, rounded(needed));
+        }
+        // Ranks of the median of 100 values by a table of the binomial distribution.
+        assert_eq!(of(100).estimate(0.5), Some(QuantileEstimate { value: 50, low: 40, high: 61 }));
+    }
+
+    /// Draws samples of exponential distributions, and merges each from three histograms.
+    #[test]
+    fn intervals_contain_the_quantile_of_the_population() {
+        const SAMPLES: u64 = 1_000;
+        for (q, size) in [(0.5, 20), (0.9, 200), (0.99, 1_000)] {
+            let mut contained = 0;
+            for sample in 0..SAMPLES {
+                let mut stream = RandomStream::new(sample, "samples");
+                let mut merged = Histogram::default();
+                for part in 0..3 {
+                    let mut histogram = Histogram::default();
+                    (0..size / 3 + u64::from(part < size % 3))
+                        .for_each(|_| histogram.record(stream.exponential(1e6) as u64));
+                    merged.add(&histogram.buckets().collect::<Vec<_>>());
+                }
+                let truth = rounded((-libm::log(1.0 - q) * 1e6) as u64);
+                let estimate = merged.estimate(q).unwrap();
+                contained += u64::from((estimate.low..=estimate.high).contains(&truth));
+            }
+            assert!(contained >= SAMPLES * 94 / 100, "{contained} of {SAMPLES} intervals of {q}");
+        }
     }
 
     #[test]

@@ -36,4 +36,4 @@ pub use confidence::{Summary, student_t_975};
 pub use convergence::{Bound, converged_from};
 pub use correlation::{Correlation, correlation, correlation_in_time};
 pub use fairness::{jain, weighted_fairness};
-pub use histogram::Histogram;
+pub use histogram::{Histogram, QuantileEstimate, values_needed};

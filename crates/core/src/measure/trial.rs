@@ -188,10 +188,10 @@ pub struct DelayStatistics {
     pub mean: Duration,
     /// Median.
     pub median: Duration,
-    /// 99 % quantile.
-    pub p99: Duration,
-    /// 99.9 % quantile.
-    pub p999: Duration,
+    /// 99 % quantile, if there are enough values for it.
+    pub p99: Option<Duration>,
+    /// 99.9 % quantile, if there are enough values for it.
+    pub p999: Option<Duration>,
     /// Maximum.
     pub maximum: Duration,
 }
@@ -204,8 +204,8 @@ impl DelayStatistics {
             minimum: quantile(0.0)?,
             mean: Duration::from_secs_f64(histogram.mean() / 1e9),
             median: quantile(0.5)?,
-            p99: quantile(0.99)?,
-            p999: quantile(0.999)?,
+            p99: histogram.estimate(0.99).map(|estimate| Duration(estimate.value)),
+            p999: histogram.estimate(0.999).map(|estimate| Duration(estimate.value)),
             maximum: quantile(1.0)?,
         })
     }
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(DelayStatistics::from_histogram(&histogram), None);
         (1..=1000).for_each(|nanoseconds| histogram.record(nanoseconds));
         let delays = DelayStatistics::from_histogram(&histogram).unwrap();
-        assert_eq!((delays.minimum, delays.median, delays.p999), (Duration(1), Duration(500), Duration(999)));
+        assert_eq!((delays.minimum, delays.median, delays.p999), (Duration(1), Duration(500), None));
     }
 
     #[test]

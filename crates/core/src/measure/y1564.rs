@@ -263,7 +263,10 @@ impl ServiceUnderTest {
             received: bits(result.delivered()),
             loss_ratio: result.loss_ratio(),
             delay: result.delays.map(|delays| delays.mean),
-            delay_variation: result.delays.map(|delays| delays.p999 - delays.minimum),
+            // With too few frames for the quantile, the maximum is an upper bound.
+            delay_variation: result
+                .delays
+                .map(|delays| delays.p999.unwrap_or(delays.maximum) - delays.minimum),
             broken: None,
             fault,
         };

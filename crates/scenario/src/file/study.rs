@@ -173,6 +173,11 @@ pub(crate) enum Statistic {
     Max,
     Sum,
     ConvergenceTime,
+    P50,
+    P90,
+    P95,
+    P99,
+    P999,
 }
 
 choice!(Statistic {
@@ -186,6 +191,16 @@ choice!(Statistic {
     "sum" => Statistic::Sum,
     /// Seconds until the value exceeds `above` for the rest of the span.
     "convergence-time" => Statistic::ConvergenceTime,
+    /// Median of all values of all runs, of a metric with a distribution; not met with fewer than 6 values.
+    "p50" => Statistic::P50,
+    /// 90th percentile; not met with fewer than 36 values.
+    "p90" => Statistic::P90,
+    /// 95th percentile; not met with fewer than 72 values.
+    "p95" => Statistic::P95,
+    /// 99th percentile; not met with fewer than 368 values.
+    "p99" => Statistic::P99,
+    /// 99.9th percentile; not met with fewer than 3,688 values.
+    "p99.9" => Statistic::P999,
 });
 
 /// Relative tolerance: "10 %" or 0.1.

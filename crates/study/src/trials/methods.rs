@@ -111,13 +111,15 @@ fn add_rate(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, (l
 fn delays(session: &mut TestSession, subject: &str, delays: Option<DelayStatistics>) {
     let Some(delays) = delays else { return };
     for (metric, delay) in [
-        (Metric::TestLatencyMin, delays.minimum),
-        (Metric::TestLatencyMedian, delays.median),
+        (Metric::TestLatencyMin, Some(delays.minimum)),
+        (Metric::TestLatencyMedian, Some(delays.median)),
         (Metric::TestLatency99, delays.p99),
         (Metric::TestLatency999, delays.p999),
-        (Metric::TestLatencyMax, delays.maximum),
+        (Metric::TestLatencyMax, Some(delays.maximum)),
     ] {
-        session.add_value(metric, subject, delay.as_secs_f64());
+        if let Some(delay) = delay {
+            session.add_value(metric, subject, delay.as_secs_f64());
+        }
     }
 }
 

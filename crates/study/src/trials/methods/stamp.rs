@@ -58,14 +58,16 @@ fn add_findings(session: &mut TestSession, part: &str, sent: u64, lost: u64, del
     }
     let Some(delays) = DelayStatistics::from_histogram(delays) else { return };
     for (metric, delay) in [
-        (Metric::TestLatency, delays.mean),
-        (Metric::TestLatencyMin, delays.minimum),
-        (Metric::TestLatencyMedian, delays.median),
+        (Metric::TestLatency, Some(delays.mean)),
+        (Metric::TestLatencyMin, Some(delays.minimum)),
+        (Metric::TestLatencyMedian, Some(delays.median)),
         (Metric::TestLatency99, delays.p99),
         (Metric::TestLatency999, delays.p999),
-        (Metric::TestLatencyMax, delays.maximum),
-        (Metric::TestDelayVariation, delays.p999 - delays.minimum),
+        (Metric::TestLatencyMax, Some(delays.maximum)),
+        (Metric::TestDelayVariation, delays.p999.map(|delay| delay - delays.minimum)),
     ] {
-        session.add_value(metric, &subject, delay.as_secs_f64());
+        if let Some(delay) = delay {
+            session.add_value(metric, &subject, delay.as_secs_f64());
+        }
     }
 }
