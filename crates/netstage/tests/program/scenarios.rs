@@ -134,8 +134,8 @@ fn the_other_figures_are_reproduced_where_known() {
             "{scenario}: {expectation} {cells}"
         );
     };
-    // With a = 5 and b = 0.1, the margin is 0.5 %, which requires more than two runs.
-    assert_met("fig4", "10", "above-none-scale-a-equal-weights", "in all 16 cells");
+    // The difference is 1 %, which requires more than two runs.
+    assert_met("fig4", "10", "best-at-small-a-and-b", "against large a and b");
     assert_met("fig7", "2", "used-link1", "for each B₃");
     assert_met("no-control", "2", "baseline-2", "with 2 flows");
     assert_met("fig10", "2", "inter", "in the mean");

@@ -64,7 +64,8 @@ fn add_findings(session: &mut TestSession, part: &str, sent: u64, lost: u64, del
         (Metric::TestLatency99, delays.p99),
         (Metric::TestLatency999, delays.p999),
         (Metric::TestLatencyMax, Some(delays.maximum)),
-        (Metric::TestDelayVariation, delays.p999.map(|delay| delay - delays.minimum)),
+        // With too few packets for the quantile, the maximum is an upper bound.
+        (Metric::TestDelayVariation, Some(delays.p999.unwrap_or(delays.maximum) - delays.minimum)),
     ] {
         if let Some(delay) = delay {
             session.add_value(metric, &subject, delay.as_secs_f64());
