@@ -195,7 +195,7 @@ fn distributions_are_summed_and_remarks_are_recorded() {
     let record = run(&scenario, &with_remarks, &options(&out, 2), &mut (), &never()).unwrap();
     let [delay] = record.data.cells[0].distributions.as_slice() else { panic!("one metric of one group") };
     assert_eq!((delay.metric.as_str(), delay.subject.as_str(), delay.count), ("flow.delay", "bulka", 200));
-    assert_eq!((delay.p50, delay.p95, delay.max), (Some(1e-6), Some(2.049e-6), 2.049e-6));
+    assert_eq!((delay.p50, delay.max), (Some(1e-6), 2.049e-6));
     assert_eq!(delay.intervals["p50"].0, 1e-6);
     // 200 values are too few.
     assert_eq!((delay.p99, delay.p999), (None, None));

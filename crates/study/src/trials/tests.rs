@@ -264,15 +264,15 @@ fn stamp_measures_loss_and_delay_of_each_direction() {
         let variation = value(&test, Metric::TestDelayVariation, part);
         assert!((variation - (max - min)).abs() < 2e-9, "{part}: {variation}");
     }
-    // The findings are exactly those that the method declares.
+    // The findings are exactly those that the method declares; 500 packets are too few for 99.9 %.
     let found: Vec<_> =
         test.findings.iter().map(|found| (found.metric.clone(), found.subject.clone())).collect();
-    for &metric in STAMP.metrics() {
+    for &metric in STAMP.metrics().iter().filter(|metric| **metric != Metric::TestLatency999) {
         for subject in plan.tests[0].subjects(metric) {
             assert!(found.contains(&(metric.info().name.into(), subject.clone())), "{metric:?} of {subject}");
         }
     }
-    assert_eq!(found.len(), 3 * 8 + 2);
+    assert_eq!(found.len(), 3 * 7 + 2);
     assert_eq!(
         test.verdicts,
         [
