@@ -263,8 +263,8 @@ pub struct FlowGroup {
     pub branches: Vec<Branch>,
     /// External program of the flow on stages with real packets; `None` for netstage itself.
     pub program: Option<ServiceProgram>,
-    /// Whether the simulator sends exactly on schedule, as for the probe of a test. It delays the packets of other flows
-    /// at their hosts, at random by up to a packet's time on the line, since a real network does.
+    /// Whether the simulator sends exactly on schedule, as for the probe of a test. Other flows start at random up to a
+    /// packet's time late, and their hosts delay segments by up to a packet's time, as in a real network.
     pub exact: bool,
 }
 

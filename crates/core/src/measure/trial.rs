@@ -209,6 +209,12 @@ impl DelayStatistics {
             maximum: quantile(1.0)?,
         })
     }
+
+    /// Returns the delay variation: the 99.9 % quantile above the minimum (ITU-T Y.1563). With too few values for the
+    /// quantile, it is the maximum above the minimum, an upper bound.
+    pub fn variation(&self) -> Duration {
+        self.p999.unwrap_or(self.maximum) - self.minimum
+    }
 }
 
 /// Result of a trial.

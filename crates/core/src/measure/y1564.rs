@@ -263,10 +263,7 @@ impl ServiceUnderTest {
             received: bits(result.delivered()),
             loss_ratio: result.loss_ratio(),
             delay: result.delays.map(|delays| delays.mean),
-            // With too few frames for the quantile, the maximum is an upper bound.
-            delay_variation: result
-                .delays
-                .map(|delays| delays.p999.unwrap_or(delays.maximum) - delays.minimum),
+            delay_variation: result.delays.map(|delays| delays.variation()),
             broken: None,
             fault,
         };

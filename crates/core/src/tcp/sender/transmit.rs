@@ -66,7 +66,8 @@ impl TcpDataSender {
             || room >= cwnd.min(peer) / 3
             || ack_is_far
         {
-            self.burst = (size.min(room / segment)).saturating_sub(1) as u8;
+            let rest = size.min(room / segment).saturating_sub(1);
+            self.burst = u8::try_from(rest).unwrap_or(u8::MAX);
             return false;
         }
         true

@@ -64,8 +64,7 @@ fn add_findings(session: &mut TestSession, part: &str, sent: u64, lost: u64, del
         (Metric::TestLatency99, delays.p99),
         (Metric::TestLatency999, delays.p999),
         (Metric::TestLatencyMax, Some(delays.maximum)),
-        // With too few packets for the quantile, the maximum is an upper bound.
-        (Metric::TestDelayVariation, Some(delays.p999.unwrap_or(delays.maximum) - delays.minimum)),
+        (Metric::TestDelayVariation, Some(delays.variation())),
     ] {
         if let Some(delay) = delay {
             session.add_value(metric, &subject, delay.as_secs_f64());
