@@ -2,8 +2,9 @@
 
 mod tcp_path;
 
-use netstage_core::tcp::TcpConfig;
-use tcp_path::{SEGMENT, assert_trace, trace};
+use netstage_core::tcp::{DataSegment, TcpConfig};
+use netstage_core::time::Instant;
+use tcp_path::{ROUND_TRIP, SEGMENT, TcpPath, TransmissionFate, assert_trace, deliver, trace};
 
 fn config(sack: bool) -> TcpConfig {
     let config = TcpConfig { sack, max_segment_size: SEGMENT as u32, ..TcpConfig::default() };
@@ -21,10 +22,10 @@ fn segments_leave_in_pairs() {
          100 10 11 12 13 14 15 16 17 18 19 [fast-retransmit] r4 20 | 12.0
          200 21 22 23 24 25 [recovered] | 7.1
          240 26 27 | 7.3
-         300 28 29 30 31 | 7.8
+         300 28 29 30 31 | 7.9
          340 32 33 | 8.1
-         380 34 35 | 8.2
-         400 36 37 38 39 | 8.7",
+         380 34 35 | 8.3
+         400 36 37 38 39 | 8.8",
     );
 }
 
@@ -63,4 +64,62 @@ fn every_partial_ack_restarts_the_timer() {
          1240 13 14 | 2.0
          1340 [recovered] 15 16 17 18 19 | 5.0",
     );
+}
+
+/// Returns the trace of a sender with a window of three segments, on a path with a fate for each transmission.
+fn small_window(timestamps: bool, fate: impl FnMut(&DataSegment) -> TransmissionFate) -> String {
+    let config = TcpConfig { initial_window: 3, timestamps, ..config(true) };
+    let mut path = TcpPath::new(config, ROUND_TRIP);
+    path.run(20, Instant::NEVER, fate, deliver);
+    path.trace
+}
+
+#[test]
+fn new_data_tells_whether_a_timeout_was_in_time() {
+    // All of the first window and the probe are lost. The ACK of the retransmission releases new data, and only its
+    // duplicate ACKs the rest of the lost data (RFC 5682 section 3.1 step 3a).
+    let mut transmissions = 0;
+    let trace = small_window(false, |_| {
+        transmissions += 1;
+        if transmissions <= 4 { TransmissionFate::Drop } else { TransmissionFate::Deliver }
+    });
+    assert_trace(
+        &trace,
+        "
+         0 0! 1! 2! | 3.0
+         1000 3! | 3.0
+         2000 [timeout] r0 | 1.0
+         2140 4 5 | 2.0
+         2240 r1 r2 | 2.0
+         2340 r3 6 7 | 3.0
+         2440 [recovered] 8 9 10 11 | 4.5
+         2540 12 13 14 15 16 | 5.4
+         2640 17 18 19 | 6.2",
+    );
+}
+
+#[test]
+fn a_timeout_before_the_ack_is_undone() {
+    // The path holds what is sent from 150 to 900 ms, and delivers it in order. The timer retransmits the first segment
+    // of it. The ACKs of the first transmissions restore the window, by their timestamps (RFC 3522) or by F-RTO (RFC
+    // 5682 section 3.1 step 3b).
+    let (from, to) = (Instant(150_000_000), Instant(900_000_000));
+    for (timestamps, probe, timeout) in [(false, 440, 740), (true, 443, 745)] {
+        let trace = small_window(timestamps, |data| match data.sent {
+            sent if (from..to).contains(&sent) => TransmissionFate::Delay(to.since(sent)),
+            _ => TransmissionFate::Deliver,
+        });
+        let expected = format!(
+            "
+             0 0 1 2 | 3.0
+             100 3 4 5 6 | 5.0
+             140 7 8 | 6.0
+             200 9 10 11 12 13 14 15 16 | 10.0
+             240 17 18 19 | 12.0
+             {probe} r19 | 12.0
+             {timeout} [timeout] r9 | 1.0
+             1000 [recovered] | 23.0"
+        );
+        assert_trace(&trace, &expected);
+    }
 }

@@ -89,9 +89,13 @@ impl CongestionWindow {
             self.pause(config, now);
             return;
         }
+        let round = match config.stack {
+            Stack::Rfc => self.cwnd,
+            Stack::Linux => whole_segments(config, self.cwnd).max(segment),
+        };
         match config.algorithm {
-            Algorithm::Reno | Algorithm::NewReno => self.cwnd += segment * acked / self.cwnd,
-            Algorithm::Aimd { increase, .. } => self.cwnd += increase * segment * acked / self.cwnd,
+            Algorithm::Reno | Algorithm::NewReno => self.cwnd += segment * acked / round,
+            Algorithm::Aimd { increase, .. } => self.cwnd += increase * segment * acked / round,
             Algorithm::Cubic | Algorithm::LinuxCubic => {
                 let (variant, round_trip_ns) = match config.algorithm {
                     Algorithm::LinuxCubic => (Variant::Linux, round_trip.min_ns()),
@@ -140,7 +144,7 @@ impl CongestionWindow {
     pub fn reduce(&mut self, config: &TcpConfig, flight: u64) {
         let segment = f64::from(config.max_segment_size);
         let flight = flight as f64;
-        let whole = |bytes: f64| libm::floor(bytes / segment) * segment;
+        let whole = |bytes| whole_segments(config, bytes);
         let full = flight <= self.cwnd && flight + segment > self.cwnd;
         let (flight, used) = match config.stack {
             Stack::Rfc => (flight, if full { self.cwnd } else { flight }),
@@ -165,6 +169,12 @@ impl CongestionWindow {
         self.detector = None;
     }
 
+    /// Restores the window and the threshold from before a needless reduction.
+    pub fn restore(&mut self, cwnd: f64, ssthresh: f64) {
+        self.cwnd = self.cwnd.max(cwnd);
+        self.ssthresh = self.ssthresh.max(ssthresh);
+    }
+
     /// Limits the window after an idle time longer than the timeout (RFC 5681 section 4.1).
     pub fn restart(&mut self, config: &TcpConfig) {
         self.cwnd = self.cwnd.min(initial(config));
@@ -181,4 +191,9 @@ impl CongestionWindow {
 
 fn initial(config: &TcpConfig) -> f64 {
     f64::from(config.initial_window.max(1)) * f64::from(config.max_segment_size)
+}
+
+fn whole_segments(config: &TcpConfig, bytes: f64) -> f64 {
+    let segment = f64::from(config.max_segment_size);
+    libm::floor(bytes / segment) * segment
 }

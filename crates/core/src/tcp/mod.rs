@@ -6,7 +6,8 @@
 //!
 //! Omitted, because they do not change the rates of flows: connection closing, the urgent pointer, zero-window probes
 //! (the receiver's window never closes), Nagle's algorithm (every flow sets TCP_NODELAY), the third segment of the
-//! handshake (the first data segment replaces it), duplicate SACK (RFC 2883) and undoing spurious retransmissions.
+//! handshake (the first data segment replaces it), duplicate SACK (RFC 2883) and, with the choices of the RFCs, undoing
+//! needless reductions.
 
 mod congestion;
 mod cubic;
@@ -121,10 +122,11 @@ pub enum Stack {
     Rfc,
     /// Linux 6.18: segments leave in bursts of two or more, and the last one of an odd number waits for the next ACK.
     /// The minimum retransmission timeout is added to the smoothed round trip. Slow start counts every acknowledged
-    /// segment. Reductions take their share of the window, not of the flight, in whole segments, and a timeout in a
-    /// recovery is part of its reduction. Without SACK, duplicate ACKs count as arrived segments, each partial ACK
-    /// restarts the timer ("slow but steady", RFC 6582 section 4), and the window falls by Proportional Rate Reduction
-    /// (RFC 9937).
+    /// segment, and congestion avoidance divides by the whole segments of the window. Reductions take their share of the
+    /// window, not of the flight, in whole segments, and a timeout in a recovery is part of its reduction. With SACK,
+    /// F-RTO (RFC 5682) follows a timeout, and needless reductions are undone (RFC 3522). Without SACK, duplicate ACKs
+    /// count as arrived segments, each partial ACK restarts the timer ("slow but steady", RFC 6582 section 4), and the
+    /// window falls by Proportional Rate Reduction (RFC 9937).
     Linux,
 }
 

@@ -13,6 +13,7 @@
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use super::congestion::CongestionWindow;
 use super::prr::Reduction;
 use super::ranges::{Range, Ranges};
 use super::scoreboard::DUPLICATE_THRESHOLD;
@@ -96,6 +97,42 @@ pub(super) struct Rack {
     pub probe: TailLossProbeState,
     pub probe_deadline: Instant,
     pub reduction: Reduction,
+    pub undo: Undo,
+}
+
+/// State to undo a needless reduction, as in Linux.
+#[derive(Clone, Debug)]
+pub(super) struct Undo {
+    /// Window and threshold before the reduction, in bytes.
+    pub before: (f64, f64),
+    /// First retransmission since the reduction.
+    pub retransmitted_at: Instant,
+    pub forward: ForwardRto,
+    /// Data up to here was sent before the timeout.
+    pub sent_before: u64,
+    /// Whether the last ACK reported data that was sent once, before the timeout.
+    pub original_arrived: bool,
+    /// Whether the last ACK reported new data out of order.
+    pub range_arrived: bool,
+}
+
+/// State of F-RTO (RFC 5682 section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ForwardRto {
+    Off,
+    /// The next ACKs tell whether the timeout was in time.
+    Watching,
+    /// As [`ForwardRto::Watching`], and no lost segment is retransmitted until the next ACK.
+    NewDataOnly,
+}
+
+impl Undo {
+    /// Records the window at a reduction that later ACKs may show to be needless.
+    pub fn begin(&mut self, window: &CongestionWindow) {
+        self.before = (window.exact(), window.slow_start_threshold());
+        self.retransmitted_at = Instant::NEVER;
+        self.forward = ForwardRto::Off;
+    }
 }
 
 /// Segments in flight.
@@ -122,6 +159,14 @@ impl Rack {
             probe: TailLossProbeState::None,
             probe_deadline: Instant::NEVER,
             reduction: Reduction::default(),
+            undo: Undo {
+                before: (0.0, 0.0),
+                retransmitted_at: Instant::NEVER,
+                forward: ForwardRto::Off,
+                original_arrived: false,
+                range_arrived: false,
+                sent_before: 0,
+            },
         }
     }
 
@@ -189,6 +234,7 @@ impl Rack {
             self.retransmitted_bytes += segment.bytes();
         }
         self.reduction.sent(segment.bytes());
+        self.undo.retransmitted_at = self.undo.retransmitted_at.min(now);
         self.retransmissions.push_back((self.transmissions, seq));
         self.lost.remove(&seq);
     }
@@ -216,6 +262,7 @@ impl Rack {
             // The receiver has reneged, as in the scoreboard of RFC 6675.
             self.forget_sacks();
         }
+        (self.undo.original_arrived, self.undo.range_arrived) = (false, false);
         let mut delivered = 0;
         while let Some(&segment) = self.segments.front()
             && segment.end() <= ack
@@ -265,6 +312,7 @@ impl Rack {
                     self.sacked_bytes += segment.bytes();
                     self.sacked_segments += 1;
                     delivered += segment.bytes();
+                    self.undo.range_arrived = true;
                 }
                 index += 1;
             }
@@ -288,6 +336,7 @@ impl Rack {
         } else if end < self.forward && !segment.retransmitted {
             self.reordering_seen = true;
         }
+        self.undo.original_arrived |= !segment.retransmitted && end <= self.undo.sent_before;
         let round_trip = now.since(segment.sent);
         if segment.retransmitted && min_round_trip.is_some_and(|min| round_trip < min) {
             // The arrival is of an earlier transmission.
@@ -390,6 +439,15 @@ impl Rack {
         self.probe = TailLossProbeState::None;
     }
 
+    /// Takes all lost segments as in flight again.
+    pub fn forget_losses(&mut self) {
+        for segment in &mut self.segments {
+            segment.lost = false;
+        }
+        self.lost.clear();
+        self.lost_bytes = 0;
+    }
+
     fn mark_lost(&mut self, index: usize) -> u64 {
         let segment = &mut self.segments[index];
         let bytes = segment.bytes();
@@ -413,7 +471,8 @@ impl Rack {
         self.probe == TailLossProbeState::None && self.sacked_segments == 0 && !self.segments.is_empty()
     }
 
-    /// TLP_calc_PTO(), not yet bounded by the retransmission timeout.
+    /// TLP_calc_PTO(), not yet bounded by the retransmission timeout. `delayed_ack` is the time to wait for the ACK of
+    /// a single segment.
     pub fn probe_timeout(&self, smoothed: Option<Duration>, delayed_ack: Duration) -> Duration {
         match smoothed {
             None => Duration::from_secs(1),

@@ -228,7 +228,11 @@ impl TcpDataSender {
         // A segment that times out again does not change the threshold (RFC 5681 section 3.1), nor, in Linux, does a
         // timeout in a recovery.
         let reduced_already = config.stack == Stack::Linux && self.phase == SenderPhase::Recovery;
+        let forward = self.phase == SenderPhase::Open || self.head_timed_out;
         if !self.head_timed_out && !reduced_already {
+            if let Some(rack) = &mut self.rack {
+                rack.undo.begin(&self.window);
+            }
             self.window.reduce(config, self.flight());
         }
         self.window.timeout(config);
@@ -236,11 +240,8 @@ impl TcpDataSender {
         self.phase = SenderPhase::Loss;
         self.recover = self.highest;
         self.duplicates = 0;
-        if let Some(rack) = &mut self.rack {
-            let (min, smoothed) = (self.round_trip.min(), self.round_trip.smoothed());
-            let reordering_window = rack.reordering_window(true, min, smoothed);
-            rack.mark_losses_on_timeout(now, reordering_window);
-            self.retransmit_head = true;
+        if self.rack.is_some() {
+            self.repair_after_timeout(config, now, forward);
         } else {
             self.next = self.unacknowledged;
             self.retransmit_head = false;
@@ -514,6 +515,6 @@ mod tests {
 
     #[test]
     fn state_stays_small() {
-        assert!(size_of::<TcpDataSender>() <= 240, "{}", size_of::<TcpDataSender>());
+        assert!(size_of::<TcpDataSender>() <= 248, "{}", size_of::<TcpDataSender>());
     }
 }

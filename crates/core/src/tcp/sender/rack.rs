@@ -5,10 +5,10 @@
 
 use super::{SenderPhase, TcpDataSender};
 use crate::tcp::prr::Reduction;
-use crate::tcp::rack::TailLossProbeState;
+use crate::tcp::rack::{ForwardRto, TailLossProbeState};
 use crate::tcp::ranges::Range;
-use crate::tcp::{Ack, DataSegment, TcpConfig, WindowChangeCause};
-use crate::time::Instant;
+use crate::tcp::{Ack, CongestionEvent, DataSegment, Stack, TcpConfig, WindowChangeCause};
+use crate::time::{Duration, Instant};
 
 impl TcpDataSender {
     pub(super) fn handle_rack(&mut self, config: &TcpConfig, now: Instant, ack: &Ack, advanced: u64) {
@@ -22,6 +22,10 @@ impl TcpDataSender {
         let delivered = rack.acknowledge(now, ack.ack, blocks.into_iter(), self.round_trip.min());
         let plain_duplicate = advanced == 0 && ack.sack[0].1 == 0;
         self.handle_probe_ack(config, ack.ack, plain_duplicate);
+        if config.stack == Stack::Linux && self.phase != SenderPhase::Open {
+            self.undo_if_needless(config, ack, advanced);
+            self.continue_forward_rto(advanced);
+        }
         if self.phase == SenderPhase::Recovery {
             if advanced > 0 {
                 self.restart_timer(now);
@@ -79,6 +83,9 @@ impl TcpDataSender {
             let (seq, len) = (first.seq, first.len);
             return Some(self.retransmit_segment(now, seq, len));
         }
+        if rack.undo.forward == ForwardRto::NewDataOnly {
+            return self.poll_new(config, now);
+        }
         let Some(lost) = rack.next_lost() else { return self.poll_new(config, now) };
         let (seq, len) = (lost.seq, lost.len);
         if rack.pipe() + u64::from(len) > self.window.bytes() {
@@ -111,6 +118,7 @@ impl TcpDataSender {
             rack.reduction = Reduction::begin(rack.missing() + delivered);
             rack.probe = TailLossProbeState::None;
             rack.probe_deadline = Instant::NEVER;
+            rack.undo.begin(&self.window);
             let flight = self.flight();
             self.reduce_for_loss(config, flight, WindowChangeCause::FastRetransmit);
             self.phase = SenderPhase::Recovery;
@@ -131,6 +139,63 @@ impl TcpDataSender {
     }
 }
 
+/// Recognition of needless reductions, as in Linux.
+impl TcpDataSender {
+    /// Begins the repair after a timeout: marks losses, and retransmits the first segment.
+    pub(super) fn repair_after_timeout(&mut self, config: &TcpConfig, now: Instant, forward: bool) {
+        let Some(rack) = &mut self.rack else { return };
+        let reordering_window = match config.stack {
+            Stack::Rfc => rack.reordering_window(true, self.round_trip.min(), self.round_trip.smoothed()),
+            Stack::Linux => Duration::ZERO,
+        };
+        rack.mark_losses_on_timeout(now, reordering_window);
+        self.retransmit_head = true;
+        if config.stack == Stack::Linux {
+            self.window.set((rack.pipe() + u64::from(config.max_segment_size)) as f64);
+            rack.undo.sent_before = self.highest;
+            rack.undo.forward = if forward { ForwardRto::Watching } else { ForwardRto::Off };
+        }
+    }
+
+    /// Restores the window if the losses were none: the ACK echoes a timestamp from before the first retransmission
+    /// (RFC 3522), or F-RTO has seen data arrive that was sent once, before the timeout (RFC 5682).
+    fn undo_if_needless(&mut self, config: &TcpConfig, ack: &Ack, advanced: u64) {
+        let Some(rack) = &mut self.rack else { return };
+        let undo = &rack.undo;
+        let echoed_earlier = advanced > 0 && config.timestamps && ack.echo < undo.retransmitted_at;
+        let arrived_late = undo.forward != ForwardRto::Off && undo.original_arrived;
+        if undo.retransmitted_at == Instant::NEVER || !(echoed_earlier || arrived_late) {
+            return;
+        }
+        let (cwnd, threshold) = undo.before;
+        rack.undo.forward = ForwardRto::Off;
+        rack.forget_losses();
+        self.window.restore(cwnd, threshold);
+        self.phase = SenderPhase::Open;
+        self.event = Some(CongestionEvent::Recovered);
+    }
+
+    /// F-RTO (RFC 5682 section 3.1): if the ACK of the first retransmission does not cover everything, new data is
+    /// sent next. If duplicate ACKs answer it, the older data is lost.
+    fn continue_forward_rto(&mut self, advanced: u64) {
+        let may_send_new = self.written > self.next && self.fit_peer_window(1, 1).is_some();
+        let new_data_sent = self.next > self.recover;
+        let Some(rack) = &mut self.rack else { return };
+        rack.undo.forward = match rack.undo.forward {
+            ForwardRto::Off => ForwardRto::Off,
+            _ if new_data_sent && (advanced == 0 || rack.undo.range_arrived) => ForwardRto::Off,
+            _ if new_data_sent || advanced == 0 || self.unacknowledged >= self.recover => {
+                ForwardRto::Watching
+            }
+            _ if may_send_new => {
+                self.recover = self.highest;
+                ForwardRto::NewDataOnly
+            }
+            _ => ForwardRto::Off,
+        };
+    }
+}
+
 /// The tail-loss probe (RFC 8985 section 7).
 impl TcpDataSender {
     /// Sets the probe timer after new data was sent or acknowledged.
@@ -138,7 +203,8 @@ impl TcpDataSender {
     pub(super) fn schedule_probe(&mut self, config: &TcpConfig, now: Instant) {
         let Some(rack) = &mut self.rack else { return };
         rack.probe_deadline = if self.phase == SenderPhase::Open && rack.may_probe() {
-            let timeout = rack.probe_timeout(self.round_trip.smoothed(), config.delayed_ack);
+            let wait = if config.stack == Stack::Linux { config.min_rto } else { config.delayed_ack };
+            let timeout = rack.probe_timeout(self.round_trip.smoothed(), wait);
             (now + timeout).min(self.deadline)
         } else {
             Instant::NEVER

@@ -59,7 +59,7 @@ impl TcpDataSender {
             Some(rack) => rack.first().is_none_or(|first| now.since(first.sent()) < due),
             None => self.next == self.unacknowledged,
         };
-        if self.phase == SenderPhase::Recovery
+        if self.phase != SenderPhase::Open
             || self.written - self.next < 2 * segment
             || now.since(self.last_sent) > PAUSE
             || room >= size * segment
