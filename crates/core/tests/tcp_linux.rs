@@ -50,19 +50,19 @@ fn every_partial_ack_restarts_the_timer() {
         &trace(&config(false), 20, &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
         "
          0 0 1! 2! 3! 4! 5! 6! 7! 8! 9! | 10.0
-         140 10 11 | 11.0
-         240 12 | 11.0
-         340 [fast-retransmit] r1 | 9.0
-         440 r2 | 7.0
-         540 r3 | 6.0
-         640 r4 | 5.0
-         740 r5 | 5.0
-         840 r6 | 4.0
-         940 r7 | 3.0
-         1040 r8 | 2.0
-         1140 r9 | 1.0
-         1240 13 14 | 2.0
-         1340 [recovered] 15 16 17 18 19 | 5.0",
+         100 10 11 | 11.0
+         200 12 | 11.0
+         300 [fast-retransmit] r1 | 9.0
+         400 r2 | 7.0
+         500 r3 | 6.0
+         600 r4 | 5.0
+         700 r5 | 5.0
+         800 r6 | 4.0
+         900 r7 | 3.0
+         1000 r8 | 2.0
+         1100 r9 | 1.0
+         1200 13 14 | 2.0
+         1300 [recovered] 15 16 17 18 19 | 5.2",
     );
 }
 
@@ -70,7 +70,7 @@ fn every_partial_ack_restarts_the_timer() {
 fn small_window(timestamps: bool, fate: impl FnMut(&DataSegment) -> TransmissionFate) -> String {
     let config = TcpConfig { initial_window: 3, timestamps, ..config(true) };
     let mut path = TcpPath::new(config, ROUND_TRIP);
-    path.run(20, Instant::NEVER, fate, deliver);
+    path.run(30, Instant::NEVER, fate, deliver);
     path.trace
 }
 
@@ -89,12 +89,15 @@ fn new_data_tells_whether_a_timeout_was_in_time() {
          0 0! 1! 2! | 3.0
          1000 3! | 3.0
          2000 [timeout] r0 | 1.0
-         2140 4 5 | 2.0
-         2240 r1 r2 | 2.0
-         2340 r3 6 7 | 3.0
-         2440 [recovered] 8 9 10 11 | 4.5
-         2540 12 13 14 15 16 | 5.4
-         2640 17 18 19 | 6.2",
+         2100 4 5 | 2.0
+         2200 r1 r2 | 2.0
+         2300 r3 6 7 | 3.0
+         2400 [recovered] 8 9 10 11 | 4.5
+         2500 12 13 14 15 16 | 5.4
+         2600 17 18 19 20 21 | 6.2
+         2640 22 | 6.3
+         2700 23 24 25 26 | 7.0
+         2740 27 28 29 | 7.3",
     );
 }
 
@@ -102,9 +105,12 @@ fn new_data_tells_whether_a_timeout_was_in_time() {
 fn a_timeout_before_the_ack_is_undone() {
     // The path holds what is sent from 150 to 900 ms, and delivers it in order. The timer retransmits the first segment
     // of it. The ACKs of the first transmissions restore the window, by their timestamps (RFC 3522) or by F-RTO (RFC
-    // 5682 section 3.1 step 3b).
+    // 5682 section 3.1 step 3b). RACK takes the ACK of segment 9 as that of its retransmission, and so segment 10 as
+    // lost, until the next ACK.
     let (from, to) = (Instant(150_000_000), Instant(900_000_000));
-    for (timestamps, probe, timeout) in [(false, 440, 740), (true, 443, 745)] {
+    let by_timestamps = "1000 [fast-retransmit] r10 [recovered] 22 23 24 25 26 27 28 29 | 25.0";
+    let by_new_data = "1000 22 23 [recovered] 24 25 26 27 28 29 | 24.0";
+    for (timestamps, undone) in [(true, by_timestamps), (false, by_new_data)] {
         let trace = small_window(timestamps, |data| match data.sent {
             sent if (from..to).contains(&sent) => TransmissionFate::Delay(to.since(sent)),
             _ => TransmissionFate::Deliver,
@@ -112,13 +118,11 @@ fn a_timeout_before_the_ack_is_undone() {
         let expected = format!(
             "
              0 0 1 2 | 3.0
-             100 3 4 5 6 | 5.0
-             140 7 8 | 6.0
-             200 9 10 11 12 13 14 15 16 | 10.0
-             240 17 18 19 | 12.0
-             {probe} r19 | 12.0
-             {timeout} [timeout] r9 | 1.0
-             1000 [recovered] | 23.0"
+             100 3 4 5 6 7 8 | 6.0
+             200 9 10 11 12 13 14 15 16 17 18 19 20 | 12.0
+             400 21 | 12.0
+             700 [timeout] r9 | 1.0
+             {undone}"
         );
         assert_trace(&trace, &expected);
     }

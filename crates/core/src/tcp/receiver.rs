@@ -6,8 +6,11 @@
 use alloc::boxed::Box;
 
 use super::ranges::{Range, Ranges};
-use super::{Ack, DataSegment, TcpConfig};
+use super::{Ack, DataSegment, Stack, TcpConfig};
 use crate::time::{Duration, Instant};
+
+/// ACKs that Linux does not delay at the start and after a pause (`TCP_MAX_QUICKACKS`).
+const QUICK_ACKS: u8 = 16;
 
 /// Receiver of one flow.
 ///
@@ -28,6 +31,12 @@ pub struct TcpDataReceiver {
     ack_now: bool,
     answer_syn: bool,
     echo_congestion: bool,
+    /// ACKs that are not delayed, as in Linux.
+    quick_acks: u8,
+    /// Arrival of the SYN or of the last data in order.
+    arrived: Instant,
+    /// Pause after which ACKs are not delayed; 0 before the first data.
+    pause: Duration,
 }
 
 /// Reassembly queue, allocated only while a byte is missing.
@@ -51,6 +60,9 @@ impl TcpDataReceiver {
             ack_now: false,
             answer_syn: false,
             echo_congestion: false,
+            quick_acks: 0,
+            arrived: Instant::ZERO,
+            pause: Duration::ZERO,
         }
     }
 
@@ -74,6 +86,7 @@ impl TcpDataReceiver {
         if data.syn {
             self.answer_syn = true;
             self.ack_now = true;
+            self.arrived = now;
             return;
         }
         // RFC 3168 section 6.1.3: a CWR ends the echo, unless its own packet is marked.
@@ -83,7 +96,11 @@ impl TcpDataReceiver {
         if data.seq == self.next && end > self.next && self.out_of_order.is_none() {
             self.next = end;
             self.unacknowledged += 1;
-            if self.unacknowledged >= config.ack_every || config.delayed_ack == Duration::ZERO {
+            if config.stack == Stack::Linux {
+                self.count_quick_acks(config, now);
+            }
+            let at_once = self.quick_acks > 0 || config.delayed_ack == Duration::ZERO;
+            if self.unacknowledged >= config.ack_every || at_once {
                 self.ack_now = true;
             } else if self.deadline == Instant::NEVER {
                 self.deadline = now + config.delayed_ack;
@@ -92,8 +109,28 @@ impl TcpDataReceiver {
             // A segment out of order, filling a gap, or received before is acknowledged at once (RFC 5681 section
             // 4.2).
             self.ack_now = true;
+            if config.stack == Stack::Linux {
+                if end <= self.next {
+                    self.quick_acks = QUICK_ACKS;
+                }
+                self.arrived = now;
+            }
             self.reassemble(Range { start: data.seq, end });
         }
+    }
+
+    /// Does not delay the ACKs of the first data, nor those after a pause longer than the retransmission timeout that
+    /// Linux calculates from the round trip of the handshake (`tcp_event_data_recv`).
+    fn count_quick_acks(&mut self, config: &TcpConfig, now: Instant) {
+        let gap = now.since(self.arrived);
+        if self.pause == Duration::ZERO {
+            let after_handshake = (gap * 3).max(gap + config.min_rto);
+            self.pause = if config.handshake { after_handshake } else { config.initial_rto };
+            self.quick_acks = QUICK_ACKS;
+        } else if gap > self.pause {
+            self.quick_acks = QUICK_ACKS;
+        }
+        self.arrived = now;
     }
 
     /// Releases a delayed ACK that is due.
@@ -115,6 +152,7 @@ impl TcpDataReceiver {
             _ => [(0, 0); 3],
         };
         let syn = self.answer_syn;
+        self.quick_acks = self.quick_acks.saturating_sub(u8::from(!syn));
         self.ack_now = false;
         self.answer_syn = false;
         self.unacknowledged = 0;
