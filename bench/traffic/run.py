@@ -64,14 +64,16 @@ def assignment(side: str, transport: dict, traffic: dict, seconds: float) -> str
 class Netstage:
     """Traffic engine of netstage on both sides."""
 
-    def __init__(self, batch: int = 1, split_by_receiver: bool = False):
-        self.batch, self.split_by_receiver = batch, split_by_receiver
+    def __init__(self, batch: int = 1, split_by_receiver: bool = False, spin: bool = False):
+        self.batch, self.split_by_receiver, self.spin = batch, split_by_receiver, spin
         self.name = "netstage" if batch == 1 else "netstage GSO"
         if split_by_receiver:
             self.name += ", receiver splits"
+        if spin:
+            self.name += ", spin"
 
     def udp(self, traffic: dict) -> "Netstage":
-        self.transport, self.traffic = {"udp": {"batch": self.batch}}, traffic
+        self.transport, self.traffic = {"udp": {"batch": self.batch, "spin": self.spin}}, traffic
         return self
 
     def tcp(self) -> "Netstage":
@@ -164,8 +166,9 @@ def terminating(process: subprocess.Popen):
         process.wait()
 
 
-def schedule_accuracy(stage: Stage, generator, pattern: str, seconds: float) -> dict:
-    capture = stage.start(1, sys.executable, str(CAPTURE), Pair.devices[1], "1000", str(seconds + 3), "800000", pattern,
+def schedule_accuracy(stage: Stage, generator, pattern: str, seconds: float, rate: int = 1250) -> dict:
+    capture = stage.start(1, sys.executable, str(CAPTURE), Pair.devices[1], "1000", str(seconds + 3),
+                          str(1_000_000_000 // rate), pattern,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with terminating(capture), terminating(generator.sink(stage, seconds)):
         capture.stderr.readline()
@@ -173,7 +176,7 @@ def schedule_accuracy(stage: Stage, generator, pattern: str, seconds: float) -> 
         generator.send(stage, seconds)
         cost = processor_seconds() - before
         result = json.loads(capture.communicate()[0])
-    return result | {"processor_share": cost / seconds}
+    return result | {"processor_share": cost / seconds, "load": os.getloadavg()[0]}
 
 
 def ceiling(stage: Stage, generator, seconds: float) -> dict:
@@ -233,7 +236,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", choices=["cbr", "poisson", "ceiling", "tcp"])
+    parser.add_argument("--only", choices=["cbr", "poisson", "pacing", "ceiling", "tcp"])
     parser.add_argument("--alone", action="store_true", help="without the other programs")
     options = parser.parse_args()
     if os.geteuid() != 0:
@@ -266,6 +269,14 @@ def main() -> int:
             cases = [(each.name, lambda each=each: schedule_accuracy(stage, each, pattern, options.seconds))
                      for each in generators]
             results[pattern] = measure(f"1250 packets of 1000 bytes per second, {pattern}", columns, options.runs, cases)
+        if wanted("pacing"):
+            columns = ["gaps_within_5_percent", "gap_deviation_us", "gap_p99_us", "processor_share", "load"]
+            for pps in [1250, 10_000]:
+                traffic = {"cbr": {"rate": 8000 * pps, "packet": 1000}}
+                cases = [(each.name, lambda each=each: schedule_accuracy(stage, each, "cbr", options.seconds, pps))
+                         for each in (Netstage().udp(traffic), Netstage(spin=True).udp(traffic))]
+                results[f"pacing {pps}"] = measure(f"{pps} packets of 1000 bytes per second, pacing", columns,
+                                                   options.runs, cases)
         if wanted("ceiling"):
             generators = [Netstage().udp(flood), Netstage(64).udp(batched_flood), Netstage(64, True).udp(batched_flood),
                           *installed(small_packet_peers())]

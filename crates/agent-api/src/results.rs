@@ -293,6 +293,9 @@ pub struct Schedule {
     /// Maximum lateness of a scheduled packet, sent or not, and its scheduled time, nanoseconds.
     #[serde(default)]
     pub stall_ns: (u64, u64),
+    /// Share of the time that the sender's thread spun, if a flow requested a CPU for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spun: Option<f64>,
 }
 
 /// Completed bin of one side of a flow, reported during the run.

@@ -179,6 +179,11 @@ pub struct FlowTask {
 }
 
 impl FlowTask {
+    /// Returns whether this side sends and requests a CPU for itself.
+    pub fn spins(&self) -> bool {
+        self.side == FlowSide::Send && matches!(&self.transport, TaskTransport::Udp(options) if options.spin)
+    }
+
     /// Returns a UDP flow with number 1 that begins at the start of the run and records no details.
     pub fn udp(
         name: &str,
@@ -271,6 +276,10 @@ pub struct UdpOptions {
     pub compare_payload: bool,
     /// Packets the kernel may split from one buffer (UDP GSO). Above 1, packets have no individual timing.
     pub batch: u16,
+    /// Reserve a CPU for the sender, which spins until each packet is due. Applies to all flows that the host sends
+    /// on schedule.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub spin: bool,
 }
 
 /// Restriction on a sender to which no receiver has consented.

@@ -65,6 +65,11 @@ impl Limits {
         if !matches!(flow.transport, TaskTransport::Tcp(_) | TaskTransport::Udp(_) | TaskTransport::Quic) {
             return Err(refuse("this server supports only TCP, UDP and QUIC"));
         }
+        if flow.spins() {
+            return Err(
+                refuse("this server's senders do not spin").remedy("omit --spin, or send from the client")
+            );
+        }
         let Some(pattern) = flow.traffic.pattern() else {
             return Err(refuse("this server supports traffic patterns, not applications"));
         };
@@ -182,6 +187,20 @@ mod tests {
             let flow = flow(FlowSide::Send, "0.0.0.0:0", "192.0.2.7:0", transport, CBR);
             assert!(applied(Limits::default(), vec![flow]).is_err());
         }
+    }
+
+    #[test]
+    fn the_senders_of_a_server_do_not_spin() {
+        let spinning = |side, source, destination| {
+            let options = UdpOptions { spin: true, ..UdpOptions::default() };
+            applied(
+                Limits::default(),
+                vec![flow(side, source, destination, TaskTransport::Udp(options), CBR)],
+            )
+        };
+        let refusal = spinning(FlowSide::Send, "0.0.0.0:0", "0.0.0.0:5000").unwrap_err();
+        assert!(refusal.to_string().contains("--spin"), "{refusal}");
+        assert!(spinning(FlowSide::Receive, "0.0.0.0:0", "0.0.0.0:0").is_ok());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! - [`netns`]: network namespaces, and links, addresses and routes in them by netlink.
 //! - [`ports`]: ports for frames: AF_PACKET, AF_XDP, TUN, pcapng.
-//! - [`clock`]: the monotonic clock of all times; [`wait`]: precise sleeping; [`realtime`]: scheduling of real-time threads.
+//! - [`clock`]: the monotonic clock of all times; [`wait`]: precise sleeping; [`realtime`], [`reserved_cpu`]: scheduling of
+//!   real-time threads, and CPUs of threads that spin.
 //! - [`socket`]: a daemon's control socket; [`shared_key`]: connections between hosts that share a key.
 //! - [`log`], [`counter`], [`prometheus`]: logs, counters and metrics of a daemon; [`signals`] and [`shutdown`]: its shutdown.
 //! - [`startup_error`]: startup errors of a daemon; [`doctor`]: features of this host.
@@ -28,6 +29,7 @@ pub mod netns;
 pub mod ports;
 pub mod prometheus;
 pub mod realtime;
+pub mod reserved_cpu;
 pub mod shared_key;
 pub mod shutdown;
 pub mod signals;

@@ -28,7 +28,7 @@ const PRECISE: SpinParameters = SpinParameters {
     step_up_ns: 2_000,
     step_down_ns: 100,
     margin_ns: (2_000, 80_000),
-    share: 5,
+    share_percent: 20,
     max_saved_ns: 2_000_000,
 };
 
@@ -41,8 +41,8 @@ pub struct SpinParameters {
     pub step_down_ns: u64,
     /// Minimum and maximum of the margin.
     pub margin_ns: (u64, u64),
-    /// Spinning is limited to one nanosecond in this many.
-    pub share: u64,
+    /// Maximum share of the time that is spent spinning.
+    pub share_percent: u64,
     /// Maximum spinning time that is saved up.
     pub max_saved_ns: u64,
 }
@@ -52,26 +52,27 @@ pub struct SpinParameters {
 pub struct Spin {
     law: SpinParameters,
     margin_ns: u64,
-    saved_ns: u64,
+    /// Negative after more was spent than saved.
+    saved_ns: i64,
     refilled_ns: u64,
 }
 
 impl Spin {
-    /// Starts with this margin and saved spinning time.
-    pub fn new(law: SpinParameters, margin_ns: u64, saved_ns: u64) -> Spin {
-        Spin { law, margin_ns, saved_ns, refilled_ns: monotonic_ns() }
+    /// Starts at `now_ns` with this margin and saved spinning time.
+    pub fn new(law: SpinParameters, margin_ns: u64, saved_ns: u64, now_ns: u64) -> Spin {
+        Spin { law, margin_ns, saved_ns: saved_ns as i64, refilled_ns: now_ns }
     }
 
     /// Adds the spinning time earned until now.
     pub fn refill(&mut self, now_ns: u64) {
-        let earned = now_ns.saturating_sub(self.refilled_ns) / self.law.share;
-        self.saved_ns = (self.saved_ns + earned).min(self.law.max_saved_ns);
+        let earned = now_ns.saturating_sub(self.refilled_ns) * self.law.share_percent / 100;
+        self.saved_ns = (self.saved_ns + earned as i64).min(self.law.max_saved_ns as i64);
         self.refilled_ns = now_ns;
     }
 
     /// Returns how much earlier a sleep should end, if the saved time permits spinning that long.
     pub fn margin(&self) -> Option<u64> {
-        (self.saved_ns >= self.margin_ns).then_some(self.margin_ns)
+        (self.saved_ns >= self.margin_ns as i64).then_some(self.margin_ns)
     }
 
     /// Learns from the lateness of a sleep: the margin settles where one sleep in `step_up_ns / step_down_ns`
@@ -85,15 +86,20 @@ impl Spin {
         };
     }
 
-    /// Spins until the given time, using up saved time; `from_ns` is now.
-    pub fn spin_until(&mut self, moment_ns: u64, from_ns: u64) {
-        let mut now = from_ns;
-        while now < moment_ns {
-            std::hint::spin_loop();
-            now = monotonic_ns();
-        }
-        self.saved_ns = self.saved_ns.saturating_sub(now - from_ns);
+    /// Uses up saved time. What exceeds it is repaid first, up to the maximum that can be saved.
+    pub fn spend(&mut self, spent_ns: u64) {
+        self.saved_ns = (self.saved_ns - spent_ns as i64).max(-(self.law.max_saved_ns as i64));
     }
+}
+
+/// Spins until the given time; `from_ns` is now. Returns the time spent.
+pub fn spin_until(moment_ns: u64, from_ns: u64, mut clock: impl FnMut() -> u64) -> u64 {
+    let mut now = from_ns;
+    while now < moment_ns {
+        std::hint::spin_loop();
+        now = clock();
+    }
+    now - from_ns
 }
 
 /// Waits for ports and deadlines.
@@ -114,7 +120,7 @@ pub struct Waiter {
 impl Waiter {
     /// Creates a waiter that is as precise as a thread can be.
     pub fn precise() -> io::Result<Waiter> {
-        Waiter::new(Some(Spin::new(PRECISE, PRECISE.margin_ns.0, 0)), TURN_NS, TURNS_SAVED)
+        Waiter::new(Some(Spin::new(PRECISE, PRECISE.margin_ns.0, 0, monotonic_ns())), TURN_NS, TURNS_SAVED)
     }
 
     /// Creates a waiter that takes at most one turn per interval, and is late by up to that interval.
@@ -184,7 +190,7 @@ impl Waiter {
                 spin.learn(woken.saturating_sub(wake));
             }
             if margin.is_some() {
-                spin.spin_until(target, woken);
+                spin.spend(spin_until(target, woken, monotonic_ns));
             }
         }
         Ok(())

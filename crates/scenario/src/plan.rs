@@ -401,11 +401,13 @@ pub struct DatagramOptions {
     pub compare: bool,
     /// Packets per buffer passed to the kernel (UDP GSO). Above 1, packets have no individual departure times.
     pub batch: u16,
+    /// The sender spins on a CPU of its own until each packet is due.
+    pub spin: bool,
 }
 
 impl Default for DatagramOptions {
     fn default() -> DatagramOptions {
-        DatagramOptions { dscp: 0, checksum: true, compare: false, batch: 1 }
+        DatagramOptions { dscp: 0, checksum: true, compare: false, batch: 1, spin: false }
     }
 }
 

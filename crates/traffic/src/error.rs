@@ -3,6 +3,7 @@
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_core::traffic::PatternError;
 use netstage_core::traffic::application::ApplicationError;
+use netstage_host::reserved_cpu::ReservationError;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -50,6 +51,8 @@ pub enum FlowProblem {
         /// Limit in bits per second.
         limit_bps: u64,
     },
+    /// No CPU can be reserved for a sender that spins.
+    NoCpu(ReservationError),
     /// The congestion control is not available in the kernel.
     CongestionControl(String),
     /// The task is contradictory or unsupported.
@@ -122,6 +125,9 @@ impl fmt::Display for FlowProblem {
                 "{requested_bps:.0} bit/s exceeds the limit of {limit_bps} bit/s toward a host without an agent; lower the rate, or \
                  raise the flow's limit"
             ),
+            FlowProblem::NoCpu(error) => {
+                write!(f, "pacing = \"spin\" needs a CPU: {error}; use pacing = \"sleep\"")
+            }
             FlowProblem::CongestionControl(name) => write!(
                 f,
                 "congestion control {name} is not available; see \
@@ -138,15 +144,21 @@ impl std::error::Error for PrepareError {}
 impl From<PrepareError> for OrderRefusal {
     fn from(error: PrepareError) -> OrderRefusal {
         let kind = match &error.problem {
-            FlowProblem::PortInUse(_) => OrderRefusalKind::InUse,
-            FlowProblem::Permission { .. } | FlowProblem::CongestionControl(_) => OrderRefusalKind::Missing,
+            FlowProblem::PortInUse(_) | FlowProblem::NoCpu(ReservationError::AllReserved(_)) => {
+                OrderRefusalKind::InUse
+            }
+            FlowProblem::Permission { .. }
+            | FlowProblem::CongestionControl(_)
+            | FlowProblem::NoCpu(ReservationError::OneCpu) => OrderRefusalKind::Missing,
             FlowProblem::Pattern(_)
             | FlowProblem::Application(_)
             | FlowProblem::NoRate(_)
             | FlowProblem::PacketSize { .. }
             | FlowProblem::AboveLimit { .. }
             | FlowProblem::InvalidTask(_) => OrderRefusalKind::Assignment,
-            FlowProblem::NoSuchAddress(_) | FlowProblem::System { .. } => OrderRefusalKind::System,
+            FlowProblem::NoSuchAddress(_)
+            | FlowProblem::NoCpu(ReservationError::System(_))
+            | FlowProblem::System { .. } => OrderRefusalKind::System,
         };
         match error.problem {
             FlowProblem::Permission { what, remedy } => {

@@ -14,6 +14,7 @@ use netstage_agent_api::results::{BinCounts, FlowResult, TcpSample, Travel};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_host::realtime::leave_realtime;
+use netstage_host::reserved_cpu::ReservedCpu;
 use nix::poll::PollTimeout;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
 use std::cmp::Reverse;
@@ -174,13 +175,19 @@ pub struct EventLoop {
     counting: bool,
     /// Spin before a scheduled time.
     exact: bool,
+    /// CPU of the thread, if its flows request one.
+    cpu: Option<ReservedCpu>,
     /// Set if members have no schedule by which stalls would show.
     observes_stalls: bool,
 }
 
 impl EventLoop {
-    /// Creates an event loop. With `exact` it spins before scheduled times.
-    pub fn new(members: Vec<(usize, FlowMember)>, exact: bool) -> io::Result<EventLoop> {
+    /// Creates an event loop. With `exact` it spins before scheduled times, and with a CPU it spins longer.
+    pub fn new(
+        members: Vec<(usize, FlowMember)>,
+        exact: bool,
+        cpu: Option<ReservedCpu>,
+    ) -> io::Result<EventLoop> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         for (index, (_, member)) in members.iter().enumerate() {
             member.watch(SocketWatch::new(&epoll, index))?;
@@ -200,6 +207,7 @@ impl EventLoop {
             watching,
             counting,
             exact,
+            cpu,
             observes_stalls,
         })
     }
@@ -212,7 +220,16 @@ impl EventLoop {
         progress: &mpsc::Sender<FlowProgress>,
         remarks: &mut ThreadRemarks,
     ) -> Vec<(usize, FlowResult)> {
-        let mut pacer = Pacer::for_this_thread();
+        let mut pacer = match &self.cpu {
+            Some(cpu) => {
+                let problem = cpu.enter().err();
+                let warning =
+                    |error| format!("the sender cannot be bound to the CPU reserved for it: {error}");
+                remarks.warnings.extend(problem.map(warning));
+                Pacer::for_reserved_cpu()
+            }
+            None => Pacer::for_this_thread(),
+        };
         let stopped = || frame.stop.load(Ordering::Relaxed);
         while netstage_host::clock::monotonic_ns() < frame.epoch.0 && !stopped() {
             pacer.wait(frame.epoch.0, self.exact, None);
@@ -266,7 +283,16 @@ impl EventLoop {
         let now = frame.epoch.now();
         remarks.void.extend(stalls.void_reason(frame.duration));
         let warnings = &mut remarks.warnings;
-        self.members.into_iter().map(|(flow, member)| (flow, member.finish(now, warnings))).collect()
+        let spun =
+            self.cpu.is_some().then(|| pacer.spun_ns() as f64 / now.since(Instant::ZERO).0.max(1) as f64);
+        let finish = |(flow, member): (usize, FlowMember)| {
+            let mut result = member.finish(now, warnings);
+            if let Some(schedule) = &mut result.schedule {
+                schedule.spun = spun;
+            }
+            (flow, result)
+        };
+        self.members.into_iter().map(finish).collect()
     }
 
     /// Calls each due member once, so that a slow member does not delay the others.

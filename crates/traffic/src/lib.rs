@@ -4,7 +4,8 @@
 //! run. [`TrafficEngine::run`] blocks until the run ends. Patterns are those of `netstage_core::traffic`, drawn from the
 //! same random streams as in the simulator.
 //!
-//! One thread sends scheduled packets and spins briefly before each, so that it leaves on time. A second thread
+//! One thread sends scheduled packets and spins briefly before each, so that it leaves on time. If a flow requests a CPU
+//! for it ([`UdpOptions::spin`](netstage_agent_api::task::UdpOptions::spin)), it spins longer. A second thread
 //! receives and sends bulk traffic, and sleeps until a socket is ready. A third thread runs the flows over QUIC.
 //!
 //! - [`stamp`]: STAMP sessions between any two hosts; [`learn`]: application models from captures.
@@ -49,6 +50,7 @@ use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport};
 use netstage_core::time::Duration;
 use netstage_host::clock::Epoch;
 use netstage_host::realtime::{Grants, IdleStatePrevention, Rank};
+use netstage_host::reserved_cpu::ReservedCpu;
 use netstage_wire::probe;
 use quic::QuicFlow;
 use records::FlowLedger;
@@ -76,6 +78,8 @@ pub struct TrafficEngine {
     unpaced: Vec<(usize, FlowMember)>,
     quic: Vec<(usize, QuicFlow)>,
     packet_rate: f64,
+    /// CPU of the thread that sends scheduled members, if a flow requests one.
+    cpu: Option<ReservedCpu>,
     /// Numbers and sides of the flows, in the order of the assignment.
     ids: Vec<(u32, FlowSide)>,
     ports: Vec<(u32, u16)>,
@@ -108,6 +112,7 @@ impl TrafficEngine {
             unpaced: Vec::new(),
             quic: Vec::new(),
             packet_rate: 0.0,
+            cpu: None,
             ids: Vec::new(),
             ports: Vec::new(),
         };
@@ -120,6 +125,10 @@ impl TrafficEngine {
                 )));
             }
             engine.add(index, task, assignment).map_err(in_flow)?;
+            if task.spins() && engine.cpu.is_none() {
+                let cpu = ReservedCpu::reserve().map_err(|error| in_flow(FlowProblem::NoCpu(error)))?;
+                engine.cpu = Some(cpu);
+            }
             engine.ids.push((task.id, task.side));
         }
         Ok(engine)
@@ -162,7 +171,8 @@ impl TrafficEngine {
                 if members.is_empty() {
                     continue;
                 }
-                let lane = match EventLoop::new(members, exact) {
+                let cpu = if exact { self.cpu.take() } else { None };
+                let lane = match EventLoop::new(members, exact, cpu) {
                     Ok(lane) => lane,
                     Err(error) => {
                         report.void.push(format!("{}: cannot poll sockets: {error}", self.node));

@@ -133,6 +133,7 @@ impl ScheduleStatistics {
             late: self.late_packets,
             held_ns: self.held.0,
             stall_ns: (self.stall.0.0, self.stall.1.0),
+            spun: None,
         }
     }
 

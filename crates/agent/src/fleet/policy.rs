@@ -137,6 +137,7 @@ impl PolicyGuard {
             rate: flow.traffic.pattern().and_then(|pattern| pattern.mean_rate()),
             has_consent: !one_ended && consents.iter().any(covers),
             one_ended,
+            spins: flow.spins(),
         }
     }
 

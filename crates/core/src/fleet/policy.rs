@@ -24,6 +24,8 @@ pub struct Policy {
     pub interfaces: Option<Vec<String>>,
     /// Whether it may also send to hosts without their consent, as the one-ended transports do.
     pub one_ended: bool,
+    /// Whether its senders may spin, each on a CPU of its own.
+    pub spin: bool,
     /// Whether it may act as a provider edge router.
     pub routers: bool,
     /// Whether it may record TCP events of the kernel.
@@ -105,6 +107,8 @@ pub enum FlowRole {
         has_consent: bool,
         /// Whether the transport has no receiver that could give its consent.
         one_ended: bool,
+        /// Whether the sender spins on a CPU of its own.
+        spins: bool,
     },
 }
 
@@ -231,7 +235,9 @@ impl Policy {
     fn flow(&self, flow: &FlowRequest) -> Result<f64, OrderRefusal> {
         self.interface(flow.interface)?;
         self.leaves_by(flow.egress_interface, flow.peer)?;
-        let FlowRole::Send { rate, has_consent: agreed, one_ended } = flow.role else { return Ok(0.0) };
+        let FlowRole::Send { rate, has_consent: agreed, one_ended, spins } = flow.role else {
+            return Ok(0.0);
+        };
         self.destination(flow.peer)?;
         if one_ended && !self.one_ended {
             let reason = "this agent's policy does not allow sending without the consent of the receiver";
@@ -242,6 +248,10 @@ impl Policy {
         }
         if !one_ended && !agreed {
             return Err(no_consent(flow.peer));
+        }
+        if spins && !self.spin {
+            let reason = "this agent's policy does not allow senders to spin";
+            return Err(refuse(reason, "use pacing = \"sleep\", or set `spin = true` in the policy"));
         }
         if self.rate.is_some() && rate.is_none() {
             let reason = "the flow sends as fast as it can; this agent's policy limits the rate";
@@ -274,6 +284,7 @@ mod tests {
             destinations: Some(vec![IpPrefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
             interfaces: Some(vec!["eth1".into()]),
             one_ended: false,
+            spin: false,
             routers: false,
             tcp_events: false,
             services: vec!["ftp".into()],
@@ -281,7 +292,7 @@ mod tests {
     }
 
     fn sends(other: &str) -> FlowRequest<'_> {
-        let means = FlowRole::Send { rate: Some(1e6), has_consent: true, one_ended: false };
+        let means = FlowRole::Send { rate: Some(1e6), has_consent: true, one_ended: false, spins: false };
         FlowRequest {
             name: "f",
             role: means,
@@ -369,7 +380,9 @@ mod tests {
 
     #[test]
     fn each_refusal_contains_the_limit_and_a_remedy() {
-        let means = |rate, agreed, one_ended| FlowRole::Send { rate, has_consent: agreed, one_ended };
+        let means =
+            |rate, agreed, one_ended| FlowRole::Send { rate, has_consent: agreed, one_ended, spins: false };
+        let spinning = FlowRole::Send { rate: Some(1.0), has_consent: true, one_ended: false, spins: true };
         let flow = sends("10.0.0.1");
         let with = |means| FlowRequest { role: means, ..flow.clone() };
         for (request, expected) in [
@@ -388,6 +401,7 @@ mod tests {
             (request(vec![with(means(None, true, false))]), "`rate`"),
             (request(vec![with(means(Some(1.0), false, false))]), "has not given its consent"),
             (request(vec![with(means(Some(1.0), false, true))]), "one_ended"),
+            (request(vec![with(spinning)]), "`spin = true`"),
         ] {
             let (_, refusal) = policy().check(&request).unwrap_err();
             assert_eq!(refusal.kind, OrderRefusalKind::Policy);

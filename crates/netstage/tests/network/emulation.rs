@@ -277,6 +277,21 @@ fn an_interrupt_ends_a_run_immediately() {
     assert!(!folder_of(controller).exists());
 }
 
+fn the_record_states_that_a_sender_spun() {
+    needs::emulation();
+    let spinning =
+        SCENARIO.replace("transport = \"udp\"\n", "transport = \"udp\"\nudp = { pacing = \"spin\" }\n");
+    let result = ScenarioFolder::of("spin", &spinning).run("emu");
+    if let Some(message) = result["error"]["message"].as_str() {
+        assert!(message.contains("needs a CPU"), "{message}");
+        skip_busy(message);
+    }
+    let loads = result["record"]["cells"][0]["loads"].as_array().unwrap();
+    let spun: Vec<_> = loads.iter().filter(|load| load["quantity"] == "time the sender spun").collect();
+    assert_eq!(spun.len(), 1, "{loads:?}");
+    assert_eq!((&spun[0]["subject"], spun[0]["requested"].as_f64()), (&"call".into(), Some(0.9)));
+}
+
 fn no_privilege_is_needed() {
     let result = run_by_nobody("nobody", SCENARIO);
     assert!(mean(&result, "flow.throughput", "call") > 50_000.0);
@@ -706,6 +721,7 @@ netstage_harness::tests![
     an_unresponsive_agent_is_named_and_other_results_are_kept,
     a_removed_interface_voids_the_run,
     an_interrupt_ends_a_run_immediately,
+    the_record_states_that_a_sender_spun,
     no_privilege_is_needed,
     multicast_is_replicated_at_branches_and_reaches_all_receivers,
     multicast_needs_no_privilege,

@@ -29,6 +29,8 @@ table! {
         interfaces: Option<List<InterfaceName>>,
         /// Allow traffic to hosts that have not agreed to receive it: ICMP echo, and UDP to a closed port.
         one_ended: bool = false,
+        /// Allow senders with `pacing = "spin"`, each of which takes up to nine tenths of a CPU.
+        spin: bool = false,
         /// Allow the agent to run a provider edge router.
         routers: bool = false,
         /// Allow recording of window events of the TCP flows the agent sends. It loads kernel programs, which need root.

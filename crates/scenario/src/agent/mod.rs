@@ -29,6 +29,7 @@ pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
             destinations: policy.destinations.as_ref().map(|list| list.0.iter().map(|one| one.0).collect()),
             interfaces: policy.interfaces.as_ref().map(|list| names(&list.0)),
             one_ended: policy.one_ended,
+            spin: policy.spin,
             routers: policy.routers,
             tcp_events: policy.tcp_events,
             services: policy.services.iter().flat_map(|list| &list.0).map(|one| one.name().into()).collect(),
@@ -51,7 +52,7 @@ mod tests {
     #[test]
     fn a_policy_file_is_parsed() {
         let text = "[policy]\ncontrollers = [\"lab\"]\nrate = \"10 Mbit/s\"\nmax_duration = \"1 h\"\n\
-            destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\ntcp_events = true\nservices = [\"ftp\"]\n";
+            destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\nspin = true\ntcp_events = true\nservices = [\"ftp\"]\n";
         let policy = parse("policy.toml", text).unwrap();
         let expected = Policy {
             controllers: Some(vec!["lab".into()]),
@@ -60,6 +61,7 @@ mod tests {
             destinations: Some(vec![IpPrefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
             interfaces: Some(vec!["eth1".into()]),
             one_ended: true,
+            spin: true,
             routers: false,
             tcp_events: true,
             services: vec!["ftp".into()],

@@ -105,6 +105,7 @@ impl Builder<'_, '_> {
                 checksum: udp.checksum,
                 compare: udp.compare,
                 batch: udp.batch.0 as u16,
+                spin: udp.pacing == flow::Pacing::Spin,
             }),
             traffic: traffic?,
             count: flow.count.value.0 as usize,
@@ -167,6 +168,12 @@ impl Builder<'_, '_> {
         {
             let message = format!("`udp` has no effect: this flow's transport is \"{name}\"");
             self.problems.push(udp.place, message);
+        }
+        if let Some(udp) = flow.udp.as_ref().filter(|udp| udp.own && udp.pacing == flow::Pacing::Spin)
+            && transport == flow::TransportChoice::UdpUnreachable
+        {
+            self.problems
+                .push(udp.place, format!("`pacing` has no effect: this flow's transport is \"{name}\""));
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| !udp.checksum)
             && flow.ip.value == IpVersion::V6

@@ -85,7 +85,7 @@ choice!(IpVersion {
 });
 
 table! {
-    /// UDP settings; `sim` ignores `batch`.
+    /// UDP settings; `sim` ignores `batch` and `pacing`.
     pub(crate) struct UdpTable "udp" {
         /// DSCP (RFC 2474), by which routers, and PEs with classes, prioritize packets; 46 is voice.
         dscp: BoundedCount<0, 63> = 0,
@@ -95,8 +95,24 @@ table! {
         compare: bool = false,
         /// Packets per buffer handed to the kernel (UDP GSO); above 1, packets are not timed individually.
         batch: BoundedCount<1, 64> = 1,
+        /// How the sender waits until a packet is due.
+        pacing: Pacing = "sleep",
     }
 }
+
+/// How a sender waits until a packet is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pacing {
+    Sleep,
+    Spin,
+}
+
+choice!(Pacing {
+    /// Sleeps, and spins at the end for at most a fifth of the time.
+    "sleep" => Pacing::Sleep,
+    /// Spins on a [CPU of its own](traffic.md#pacing), for all flows that the host sends on schedule.
+    "spin" => Pacing::Spin,
+});
 
 table! {
     /// Group of a multicast flow. The paths to all receivers leave the sender on one link.

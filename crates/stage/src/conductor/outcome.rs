@@ -9,6 +9,7 @@ use netstage_agent_api::service::ServiceResult;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Application, Quality};
 use netstage_emulator as emulator;
+use netstage_host::reserved_cpu::MAX_PERCENT;
 use netstage_scenario::outcome::{
     AchievedLoad, Distribution, FlowArrivals, Metric, RunOutcome, RunTotals, Series,
 };
@@ -385,6 +386,9 @@ impl OutcomeBuilder {
         load("rate", "of the requested rate", 1.0, 1.0 + schedule.rate_error);
         load("packets", "packets", schedule.requested as f64, schedule.sent as f64);
         load("gaps within 5 %", "", 1.0, schedule.gaps_within_5_percent);
+        if let Some(spun) = schedule.spun {
+            load("time the sender spun", "of the run", MAX_PERCENT as f64 / 100.0, spun);
+        }
         load("packets on time", "packets", schedule.sent as f64, (schedule.sent - schedule.late) as f64);
         self.outcome.held.push((name.to_owned(), schedule.held_ns));
         if schedule.skipped as f64 > MAX_SKIPPED * schedule.requested as f64 {

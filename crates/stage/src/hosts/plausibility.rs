@@ -120,8 +120,9 @@ fn check_flow(flow: &FlowResult, bins: usize, seconds: u64) -> Result<(), String
     if !histograms.into_iter().all(is_histogram) {
         return Err("invalid histogram".into());
     }
-    let shares =
-        flow.schedule.iter().flat_map(|schedule| [schedule.rate_error, schedule.gaps_within_5_percent]);
+    let shares = flow.schedule.iter().flat_map(|schedule| {
+        [schedule.rate_error, schedule.gaps_within_5_percent, schedule.spun.unwrap_or_default()]
+    });
     if shares.into_iter().any(|share| !share.is_finite()) {
         return Err("the schedule error is not a finite number".into());
     }

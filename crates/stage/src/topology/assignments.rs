@@ -155,6 +155,7 @@ fn task(plan: &Plan, group: &FlowGroup, member: &PlacedFlow, id: u32) -> FlowTas
             checksum_zero: !group.datagrams.checksum,
             compare_payload: group.datagrams.compare,
             batch: group.datagrams.batch,
+            spin: group.datagrams.spin,
         }),
         plan::FlowTransport::Multicast(group) => TaskTransport::Multicast {
             source: group.source_specific.then_some(member.source),

@@ -134,6 +134,9 @@ pub struct Udp {
     /// Count bit errors; disables the UDP checksum (IPv4) to receive corrupted packets
     #[arg(long)]
     bit_errors: bool,
+    /// Spin on a CPU reserved for the sender, for exact gaps at high packet rates
+    #[arg(long)]
+    spin: bool,
 }
 
 const QUIC_EXAMPLES: &str = "Examples:
@@ -167,6 +170,7 @@ impl Udp {
             checksum_zero: self.bit_errors && !self.common.family.v6,
             compare_payload: self.bit_errors,
             batch: 1,
+            spin: self.spin,
         };
         self.common.run(Method::Udp(options))
     }

@@ -358,8 +358,10 @@ fn percentiles(buckets: &Buckets) -> Option<String> {
 }
 
 fn timing(schedule: &Schedule) -> String {
+    let spun =
+        schedule.spun.map_or(String::new(), |spun| format!("; spun for {:.0} % of the time", spun * 100.0));
     format!(
-        "{} of {} packets sent, rate error {:+.3} %, {:.1} % of gaps within 5 %; lateness: median {}, 99 % {}, max {}",
+        "{} of {} packets sent, rate error {:+.3} %, {:.1} % of gaps within 5 %; lateness: median {}, 99 % {}, max {}{spun}",
         schedule.sent,
         schedule.requested,
         schedule.rate_error * 100.0,
