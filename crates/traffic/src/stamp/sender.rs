@@ -3,10 +3,10 @@
 use super::clock::WallClock;
 use super::socket::{PacketSocket, ReceivedDatagram};
 use super::{HmacKey, MAX_PACKET_BYTES, PACKETS_PER_CALL, Timescale, mode, with_mac};
-use netstage_core::measure::ClockOffset;
 use netstage_core::measure::stamp::{
     ClockReading, RejectReason, SenderConfig, SenderResult, SessionSender, StampSample,
 };
+use netstage_core::measure::{ClockOffset, values_needed};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
 use socket2::Socket;
@@ -100,16 +100,16 @@ impl DelaySamples {
         self.0.len()
     }
 
-    /// Returns for each share `q` the smallest value that at least `q` of all delays do not exceed, or `None` if there
-    /// are no delays.
-    pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> Option<[i64; N]> {
+    /// Returns for each share `q` the smallest value that at least `q` of all delays do not exceed, or `None` with fewer
+    /// delays than [`values_needed`].
+    pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> [Option<i64>; N] {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
-        let last = sorted.len().checked_sub(1)?;
-        Some(shares.map(|q| {
-            let rank = (q * sorted.len() as f64).ceil() as usize;
-            sorted[rank.saturating_sub(1).min(last)]
-        }))
+        shares.map(|q| {
+            let rank = ((q * sorted.len() as f64).ceil() as usize).max(1);
+            let is_known = sorted.len() as u64 >= values_needed(q);
+            sorted.get(rank - 1).copied().filter(|_| is_known)
+        })
     }
 
     /// Returns the delays minus the smallest delay (PDV, RFC 5481), which cancels a constant clock offset.
@@ -291,8 +291,12 @@ mod tests {
     #[test]
     fn quantiles_are_ranks_and_variation_starts_at_zero() {
         let delays = DelaySamples(vec![-5, 10, 0, 20]);
-        assert_eq!(delays.quantiles([0.0, 0.5, 0.75, 1.0]), Some([-5, 0, 10, 20]));
-        assert_eq!(delays.above_min().quantiles([0.0, 1.0]), Some([0, 25]));
-        assert_eq!(DelaySamples::default().quantiles([0.5]), None);
+        assert_eq!(delays.quantiles([0.0, 0.5, 1.0]), [Some(-5), None, Some(20)]);
+        assert_eq!(delays.above_min().quantiles([0.0, 1.0]), [Some(0), Some(25)]);
+        assert_eq!(DelaySamples::default().quantiles([0.0, 0.5]), [None, None]);
+        let many = |count| DelaySamples((1..=count).rev().collect()).quantiles([0.5, 0.9, 0.99, 0.999]);
+        assert_eq!(many(367), [Some(184), Some(331), None, None]);
+        assert_eq!(many(3_687), [Some(1_844), Some(3_319), Some(3_651), None]);
+        assert_eq!(many(3_688)[3], Some(3_685));
     }
 }

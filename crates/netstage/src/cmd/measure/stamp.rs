@@ -18,8 +18,9 @@ pub const PORT: u16 = 862;
 const MAX_PACKETS: u64 = 10_000_000;
 /// Minimum interval between packets, since the operator of the reflector may not have agreed to more.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
-/// Quantiles in results.
-const QUANTILES: [f64; 6] = [0.0, 0.5, 0.9, 0.99, 0.999, 1.0];
+/// Quantiles in results, with their names in the text.
+const QUANTILES: [(f64, &str); 6] =
+    [(0.0, "min"), (0.5, "median"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (1.0, "max")];
 
 const EXAMPLES: &str = "Examples:
   netstage measure stamp router.example
@@ -149,13 +150,12 @@ fn summary(found: &StampSessionResult) -> String {
         ("reflector turnaround", &found.at_reflector, ""),
         ("send lateness", &found.lateness, ""),
     ] {
-        if let Some([min, median, p90, p99, p999, max]) =
-            delays.quantiles(QUANTILES).map(|q| q.map(nanoseconds))
-        {
-            let _ = writeln!(
-                text,
-                "  {name}: min {min}, median {median}, 90 % {p90}, 99 % {p99}, 99.9 % {p999}, max {max}{note}"
-            );
+        // A quantile of too few delays is left out.
+        let known = QUANTILES.iter().zip(delays.quantiles(QUANTILES.map(|(share, _)| share)));
+        let shown = known.filter_map(|((_, name), delay)| Some(format!("{name} {}", nanoseconds(delay?))));
+        let shown: Vec<String> = shown.collect();
+        if !shown.is_empty() {
+            let _ = writeln!(text, "  {name}: {}{note}", shown.join(", "));
         }
     }
     for warning in warnings(found) {
@@ -184,7 +184,8 @@ fn warnings(found: &StampSessionResult) -> Vec<String> {
 
 fn document(found: &StampSessionResult, code: u8) -> Value {
     let delays = |delays: &DelaySamples| {
-        delays.quantiles(QUANTILES).map(|[min, p50, p90, p99, p999, max]| {
+        let [min, p50, p90, p99, p999, max] = delays.quantiles(QUANTILES.map(|(share, _)| share));
+        min.map(|min| {
             json!({
                 "count": delays.count(), "min_ns": min, "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,
                 "p999_ns": p999, "max_ns": max,
