@@ -4,7 +4,7 @@
 use crate::service::ServiceResult;
 use netstage_core::measure::Arrivals;
 use netstage_core::tcp::history::Bin;
-use netstage_core::traffic::application::Quality;
+use netstage_core::traffic::application::{Quality, QualityDistributions};
 use serde::{Deserialize, Serialize};
 
 /// Results of one agent in one run.
@@ -121,6 +121,9 @@ pub struct FlowResult {
     /// of an application count what they send and receive.
     #[serde(default)]
     pub quality: Vec<Quality>,
+    /// Distributions of the quality at this end, as [`Buckets`]. Empty in reports of earlier versions.
+    #[serde(default, skip_serializing_if = "QualityDistributions::is_empty")]
+    pub quality_distributions: QualityDistributions<Vec<(u64, u64)>>,
     /// Packets dropped by the receiver's own socket because its buffer was full.
     pub socket_drops: u64,
     /// Arrival of the last bytes, nanoseconds since the start of the run (receiver of a stream).

@@ -118,9 +118,20 @@ pub enum PlotAxis {
     Percentile,
     /// Values of a distribution and their frequency: a line per cell and subject.
     Histogram,
+    /// Cumulative distribution: the share of values up to each value, a line per cell and subject.
+    Cdf,
+    /// Percentiles 5, 25, 50, 75 and 95 of a distribution: a box per cell and subject.
+    Box,
     /// Subjects: a bar per subject.
     Subject {
         /// Start and end of the averaged span.
         over: (Instant, Instant),
     },
+}
+
+impl PlotAxis {
+    /// Returns whether the figure is of distributions.
+    pub fn is_of_distributions(&self) -> bool {
+        matches!(self, PlotAxis::Percentile | PlotAxis::Histogram | PlotAxis::Cdf | PlotAxis::Box)
+    }
 }

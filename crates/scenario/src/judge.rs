@@ -406,10 +406,19 @@ impl<'a> ExpectationChecker<'a> {
         over: Option<(Instant, Instant)>,
     ) -> Option<PlotAxis> {
         let against = plot.against.value.0.as_str();
-        if matches!(against, "percentile" | "histogram") {
+        let of_distributions = match against {
+            "percentile" => Some(PlotAxis::Percentile),
+            "histogram" => Some(PlotAxis::Histogram),
+            "cdf" => Some(PlotAxis::Cdf),
+            "box" => Some(PlotAxis::Box),
+            _ => None,
+        };
+        if of_distributions.is_some() {
             self.distributed(metric?.name, plot.against.place)?;
         }
-        if let (Some(rows), "time" | "subject" | "percentile" | "histogram") = (&plot.rows, against) {
+        if let (Some(rows), "time" | "subject" | "percentile" | "histogram" | "cdf" | "box") =
+            (&plot.rows, against)
+        {
             let help = "remove it, or set `against` to a swept path";
             self.problems.push_help(
                 rows.place,
@@ -419,17 +428,13 @@ impl<'a> ExpectationChecker<'a> {
             return None;
         }
         match against {
-            "time" | "percentile" | "histogram" => {
+            "time" | "percentile" | "histogram" | "cdf" | "box" => {
                 if let Some(over) = &plot.over {
                     let message = format!("`over` has no effect with against = \"{against}\"");
                     self.problems.push_help(over.place, message, "remove it");
                     return None;
                 }
-                Some(match against {
-                    "time" => PlotAxis::Time,
-                    "percentile" => PlotAxis::Percentile,
-                    _ => PlotAxis::Histogram,
-                })
+                Some(of_distributions.unwrap_or(PlotAxis::Time))
             }
             "subject" => Some(PlotAxis::Subject { over: over? }),
             path => {

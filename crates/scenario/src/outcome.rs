@@ -175,6 +175,8 @@ metrics! {
     FlowRoundTrip = "flow.round_trip", "s", "", Last;
     /// Segments retransmitted by a TCP sender.
     FlowRetransmissions = "flow.retransmissions", "packets", "", Sum;
+    /// Time from the scheduled start of a bulk transfer of a given size to the arrival of its last byte.
+    FlowCompletionTime = "flow.completion_time", "s", "", Mean;
     /// Transactions completed by an application: responses, transfers, lookups, pages.
     AppTransactions = "app.transactions", "", "", Sum;
     /// Requests and connections abandoned by an application.
@@ -197,6 +199,8 @@ metrics! {
     AppLoss = "app.loss", "", "", Mean;
     /// One-way delay of an application's packets or frames, in both directions.
     AppDelay = "app.delay", "s", "", Mean;
+    /// Absolute difference of the one-way delays of successive packets or frames of an application (RFC 3393).
+    AppDelayVariation = "app.delay_variation", "s", "", Mean;
     /// Mean opinion score of a call (ITU-T G.107) in its worse direction.
     AppMos = "app.mos", "", "", Mean;
     /// Traffic of a VPN that arrives at its egress.
@@ -347,6 +351,13 @@ impl Metric {
         Metric::FlowLateness,
         Metric::FlowRoundTrip,
         Metric::LinkLateness,
+        Metric::FlowCompletionTime,
+        Metric::AppTransactionTime,
+        Metric::AppPageLoadTime,
+        Metric::AppStartupDelay,
+        Metric::AppDelay,
+        Metric::AppDelayVariation,
+        Metric::AppMos,
     ];
 }
 
@@ -364,11 +375,11 @@ pub struct Series {
 /// Distribution of the values of a metric in a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// Metric; its unit is the second.
+    /// Metric.
     pub metric: Metric,
     /// Subject, as in [`Series`].
     pub subject: String,
-    /// Values in nanoseconds, ascending, and their counts. Recording rounds the values to the buckets of
+    /// Values in billionths of the metric's unit (nanoseconds), ascending, and their counts. Recording rounds the values to the buckets of
     /// [`netstage_core::measure::Histogram`]: three significant digits.
     pub buckets: Vec<(u64, u64)>,
 }

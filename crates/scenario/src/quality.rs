@@ -1,8 +1,13 @@
-//! Conversion of the quality measured at both ends of an application to series of metrics, for all stages.
+//! Conversion of the quality measured at both ends of an application to series and distributions of metrics, for all
+//! stages.
 
-use crate::outcome::{Metric, Series};
-use netstage_core::time::Duration;
-use netstage_core::traffic::application::{Application, Codec, LearnedExchange, Quality};
+use crate::outcome::{Distribution, Metric, Series};
+use netstage_core::measure::Histogram;
+use netstage_core::measure::histogram::rounded;
+use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::application::{
+    Application, Codec, LearnedExchange, Quality, QualityDistributions,
+};
 
 /// Returns the series of a flow. `client` and `server` have a value per bin.
 pub fn series(
@@ -29,6 +34,59 @@ pub fn series(
             .collect(),
     };
     metrics.iter().map(series).collect()
+}
+
+/// Returns the distributions of a flow from the histograms of both ends and from its series. Values are single transactions,
+/// pages, starts and packets; of opinion scores, the bins of a call.
+pub fn distributions(
+    application: &Application,
+    subject: &str,
+    ends: [&QualityDistributions<Vec<(u64, u64)>>; 2],
+    series: &[Series],
+) -> Vec<Distribution> {
+    let measured = |metric: Metric| {
+        let mut histogram = Histogram::default();
+        for end in ends {
+            let buckets = match metric {
+                Metric::AppTransactionTime => &end.transaction_time,
+                Metric::AppPageLoadTime => &end.page_load_time,
+                Metric::AppStartupDelay => &end.startup_delay,
+                Metric::AppDelay => &end.delay,
+                Metric::AppDelayVariation => &end.delay_variation,
+                _ => continue,
+            };
+            histogram.add(buckets);
+        }
+        if metric == Metric::AppMos {
+            let scores = series.iter().filter(|series| series.metric == metric).flat_map(|s| &s.values);
+            scores.filter(|score| !score.is_nan()).for_each(|score| histogram.record((score * 1e9) as u64));
+        }
+        let buckets: Vec<_> = histogram.buckets().collect();
+        (!buckets.is_empty()).then(|| Distribution { metric, subject: subject.to_owned(), buckets })
+    };
+    let with_variation = |metric: &Metric| {
+        let variation = (*metric == Metric::AppDelay).then_some(Metric::AppDelayVariation);
+        std::iter::once(*metric).chain(variation)
+    };
+    metrics(application).iter().flat_map(with_variation).filter_map(measured).collect()
+}
+
+/// Returns the completion time of a bulk transfer as a series, with a value in the bin of its end, and as a distribution.
+pub fn completion(
+    subject: &str,
+    start: Instant,
+    end: Instant,
+    interval: Duration,
+    bins: usize,
+) -> (Series, Distribution) {
+    let took = end.since(start);
+    let mut values = vec![f64::NAN; bins];
+    if let Some(value) = values.get_mut((end.0 / interval.0.max(1)) as usize) {
+        *value = took.as_secs_f64();
+    }
+    let (metric, subject) = (Metric::FlowCompletionTime, subject.to_owned());
+    let series = Series { metric, subject: subject.clone(), values };
+    (series, Distribution { metric, subject, buckets: vec![(rounded(took.0), 1)] })
 }
 
 /// Returns the metrics of an application.

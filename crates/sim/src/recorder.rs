@@ -1,9 +1,11 @@
 //! Builds an outcome from the counters of a simulation.
 
+use crate::bins::Grid;
 use crate::channel::ChannelKind;
 use crate::route::channel_of;
 use crate::world::Simulation;
 use netstage_core::time::{Duration, Instant};
+use netstage_core::traffic::Pattern;
 use netstage_core::traffic::application::Application;
 use netstage_scenario::outcome::{Distribution, FlowArrivals, Metric, RunOutcome, Series};
 use netstage_scenario::plan::{FlowDirection, FlowTransport, Hop};
@@ -118,7 +120,7 @@ fn record_flows(
         for member in 0..group.count {
             let subject = world.plan.flow_name(index, member);
             if let Some(application) = group.traffic.application() {
-                record_dialogue(world, application, dialogue, &subject, series);
+                record_dialogue(world, application, dialogue, &subject, series, distributions);
                 dialogue += 1;
                 continue;
             }
@@ -171,6 +173,15 @@ fn record_flows(
             let flows = world.hosts.pattern_senders;
             let bits = |bin: usize| world.tcp_bytes[bin * flows + tcp] as f64 * 8.0 / seconds;
             push(Metric::FlowThroughput, (0..world.grid.bins).map(bits).collect());
+            if let Some(&Pattern::Bulk { size: Some(size) }) = group.traffic.pattern()
+                && let Some(end) = world.bulk_end(tcp, size)
+            {
+                let start = group.start + group.stagger * member as u64;
+                let Grid { interval, bins } = world.grid;
+                let (values, distribution) = quality::completion(&subject, start, end, interval, bins);
+                push(Metric::FlowCompletionTime, values.values);
+                distributions.push(distribution);
+            }
             if let Some([window, round_trip, retransmissions]) = samples.flows.get(tcp) {
                 push(Metric::FlowWindow, window.clone());
                 push(Metric::FlowRoundTrip, round_trip.clone());
@@ -190,6 +201,7 @@ fn record_dialogue(
     index: usize,
     subject: &str,
     series: &mut Vec<Series>,
+    distributions: &mut Vec<Distribution>,
 ) {
     let seconds = world.grid.interval.as_secs_f64();
     let dialogue = &world.hosts.dialogues[index];
@@ -212,7 +224,11 @@ fn record_dialogue(
         series.extend(sent.into_iter().flat_map(|bins| window::series(&subject, world.grid.interval, &bins)));
     }
     let [client, server] = &dialogue.quality;
-    series.extend(quality::series(application, subject, client.bins(), server.bins()));
+    let measured = quality::series(application, subject, client.bins(), server.bins());
+    let ends = [client, server].map(|end| end.distributions().map(|values| values.buckets().collect()));
+    let [client, server] = &ends;
+    distributions.extend(quality::distributions(application, subject, [client, server], &measured));
+    series.extend(measured);
 }
 
 fn record_vpns(world: &Simulation, samples: &Samples, series: &mut Vec<Series>) {

@@ -53,6 +53,8 @@ pub struct Simulation<'a> {
     /// Per tunnel: overhead in bytes per packet.
     tunnel_overheads: Vec<u32>,
     pub(crate) tcp_bytes: Vec<u64>,
+    /// Per TCP flow: arrival of its last bytes.
+    last_bytes: Vec<Instant>,
     pub(crate) udp_bytes: Vec<BinnedSum>,
     pub(crate) udp_offered: Vec<BinnedSum>,
     /// Per UDP flow: number of packets sent.
@@ -105,6 +107,7 @@ impl<'a> Simulation<'a> {
             pes,
             vpns,
             tcp_bytes: vec![0; hosts.pattern_senders * (grid.bins + 1)],
+            last_bytes: vec![Instant::ZERO; hosts.pattern_senders],
             udp_bytes: hosts.udp.iter().map(|_| BinnedSum::new(grid)).collect(),
             udp_offered: hosts.udp.iter().map(|_| BinnedSum::new(grid)).collect(),
             datagrams_sent: vec![0; hosts.udp.len()],
@@ -470,6 +473,12 @@ impl<'a> Simulation<'a> {
                 self.pump_dialogue(now, index);
             }
         }
+    }
+
+    /// Returns the arrival of the last of `size` bytes of a TCP flow, or `None` if bytes are missing.
+    pub fn bulk_end(&self, flow: usize, size: u64) -> Option<Instant> {
+        let is_complete = self.hosts.receivers[flow].tcp.delivered() >= size;
+        is_complete.then(|| self.last_bytes[flow])
     }
 
     /// Returns the number of datagrams of a flow that were neither received nor lost before the end of the run.

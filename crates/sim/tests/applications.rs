@@ -2,7 +2,9 @@
 
 mod support;
 
+use netstage_core::measure::Histogram;
 use netstage_core::quantity::BitRate;
+use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::traffic::application::*;
@@ -329,4 +331,89 @@ fn unsupported_transport_is_rejected_by_name() {
         unsupported_feature(&plan).unwrap(),
         "flow.six: transport \"quic\" is not simulated; run it with --on emu"
     );
+}
+
+/// Returns the buckets of a distribution.
+fn buckets<'a>(outcome: &'a RunOutcome, metric: Metric, subject: &str) -> &'a [(u64, u64)] {
+    let found = outcome.distributions.iter().find(|d| d.metric == metric && d.subject == subject);
+    &found.unwrap_or_else(|| panic!("{metric:?} of {subject}")).buckets
+}
+
+/// Draws transfers of random sizes on random lines. Bins are so short that each contains at most one transaction, so the
+/// series has the exact times.
+#[test]
+fn distributions_contain_every_transaction_and_score() {
+    for seed in 0..8 {
+        let mut stream = RandomStream::new(seed, "transactions");
+        let (mut plan, links) = line(2_000_000 << stream.below(6), 1 + stream.below(40), 20);
+        plan.measure.interval = Duration::from_millis(2);
+        let transfers = Transfers {
+            size: SizeDistribution::lognormal(30e3, 60e3, 1e6),
+            think: Duration::from_millis(20 + stream.below(200)),
+            direction: TransferDirection::Download,
+            files: None,
+        };
+        add(&mut plan, &links, "files", tcp(), Application::Transfers(transfers));
+        add(&mut plan, &links, "call", FlowTransport::Udp, call());
+        let outcome = simulate(&plan);
+        assert!(values(&outcome, Metric::AppTransactions, "files").iter().all(|count| *count <= 1.0));
+        for (metric, subject) in [(Metric::AppTransactionTime, "files"), (Metric::AppMos, "call")] {
+            let known = values(&outcome, metric, subject).iter().filter(|value| !value.is_nan());
+            let mut exact: Vec<u64> = known.map(|value| (value * 1e9).round() as u64).collect();
+            exact.sort_unstable();
+            let mut histogram = Histogram::default();
+            histogram.add(buckets(&outcome, metric, subject));
+            assert!(exact.len() >= 20 && histogram.count() == exact.len() as u64, "seed {seed}: {exact:?}");
+            for share in [0.05, 0.25, 0.5, 0.9, 0.95, 0.99, 1.0] {
+                let rank = (share * exact.len() as f64).ceil() as usize;
+                let (value, exact) = (histogram.quantile(share).unwrap(), exact[rank - 1]);
+                // Half a bucket, which is 0.05 % of the value.
+                assert!(value.abs_diff(exact) <= exact >> 11, "seed {seed}, {metric:?}: {value} for {exact}");
+            }
+        }
+        // 160 B of speech and 12 B of RTP per packet. The first packet of each direction has no variation.
+        let bytes = sum(&outcome, Metric::FlowThroughput, "call") * 2e-3 / 8.0;
+        for (metric, missing) in [(Metric::AppDelay, 0), (Metric::AppDelayVariation, 2)] {
+            let count: u64 = buckets(&outcome, metric, "call").iter().map(|bucket| bucket.1).sum();
+            assert_eq!(count + missing, (bytes / 172.0).round() as u64, "seed {seed}, {metric:?}");
+        }
+    }
+}
+
+/// Draws bulk transfers of random sizes. The completion time is known to a bin from the last bin with throughput.
+#[test]
+fn completion_time_ends_with_the_last_byte() {
+    for seed in 0..8 {
+        let mut stream = RandomStream::new(seed, "completion");
+        let (mut plan, links) = line(10_000_000, 1 + stream.below(30), 20);
+        plan.measure.interval = Duration::from_millis(1);
+        let size = 1 + stream.below(3_000_000);
+        plan.flow("bulk", tcp(), Pattern::Bulk { size: Some(size) }, &links);
+        let flow = plan.flows.last_mut().unwrap();
+        (flow.count, flow.stagger) = (5, Duration::from_millis(stream.below(2_000)));
+        flow.start = Instant::ZERO + Duration::from_millis(stream.below(1_000));
+        let (start, stagger) = (flow.start, flow.stagger);
+        // The last one never completes.
+        plan.flow("endless", tcp(), Pattern::Bulk { size: Some(u64::MAX) }, &links);
+        let outcome = simulate(&plan);
+        for member in 0..5_u64 {
+            let subject = format!("bulk[{member}]");
+            let rates = values(&outcome, Metric::FlowThroughput, &subject);
+            let received = rates.iter().sum::<f64>() * 1e-3 / 8.0;
+            let is_complete = (received - size as f64).abs() < 0.5;
+            let found = outcome.get(Metric::FlowCompletionTime, &subject);
+            assert_eq!(found.is_some(), is_complete, "seed {seed}, {subject}: {received} of {size} B");
+            let Some(found) = found else { continue };
+            let last = rates.iter().rposition(|rate| *rate > 0.0).unwrap();
+            let took = found.values[last];
+            let end = (start + stagger * member + Duration::from_secs_f64(took)).0;
+            assert!((last as u64..=last as u64 + 1).contains(&(end / 1_000_000)), "seed {seed}, {subject}");
+            assert_eq!(found.values.iter().filter(|value| !value.is_nan()).count(), 1);
+            let [(value, 1)] = buckets(&outcome, Metric::FlowCompletionTime, &subject) else {
+                panic!("one value")
+            };
+            assert!((*value as f64 / 1e9 / took - 1.0).abs() < 5e-4, "seed {seed}, {subject}");
+        }
+        assert!(outcome.get(Metric::FlowCompletionTime, "endless").is_none());
+    }
 }

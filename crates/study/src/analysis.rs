@@ -165,8 +165,7 @@ impl<'a> Analysis<'a> {
 fn plots(scenario: &Scenario) -> impl Iterator<Item = Plot> {
     let is_plotted = |metric: &Metric| {
         let plots_metric = |p: &&Plot| p.metric == metric.info().name;
-        let is_distribution = |p: &Plot| matches!(p.against, PlotAxis::Percentile | PlotAxis::Histogram);
-        scenario.plots.iter().filter(plots_metric).any(is_distribution)
+        scenario.plots.iter().filter(plots_metric).any(|plot| plot.against.is_of_distributions())
     };
     let mut plots = scenario.plots.clone();
     if plots.is_empty() {
@@ -177,6 +176,8 @@ fn plots(scenario: &Scenario) -> impl Iterator<Item = Plot> {
             // Plotted together with the achieved gaps.
             Metric::FlowGapScheduled => {}
             Metric::FlowGap => plots.push(automatic(*metric, PlotAxis::Histogram)),
+            // Low scores are of interest, not high ones.
+            Metric::AppMos => plots.push(automatic(*metric, PlotAxis::Cdf)),
             _ => plots.push(automatic(*metric, PlotAxis::Percentile)),
         }
     }
@@ -186,6 +187,7 @@ fn plots(scenario: &Scenario) -> impl Iterator<Item = Plot> {
 fn automatic(metric: Metric, against: PlotAxis) -> Plot {
     let info = metric.info();
     let (ending, caption) = match against {
+        PlotAxis::Cdf => ("cdf", ""),
         PlotAxis::Percentile => ("percentiles", "The value at p % is the p-th percentile."),
         PlotAxis::Histogram => {
             ("histogram", "The lowest and highest 0.1 % of values may be outside the axis.")

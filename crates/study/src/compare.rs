@@ -198,6 +198,17 @@ pub fn difference(base: &Estimate, this: &Estimate, unit: &str) -> String {
     text
 }
 
+/// Adds the boxes of a figure to those of another.
+fn append_boxes(figure: &mut Figure, more: Figure) {
+    figure.categories.extend(more.categories);
+    for (series, more) in figure.series.iter_mut().zip(more.series) {
+        series.y.extend(more.y);
+        let both = [(&mut series.low, more.low), (&mut series.high, more.high)];
+        both.into_iter()
+            .for_each(|(ends, more)| ends.iter_mut().for_each(|ends| ends.extend(more.iter().flatten())));
+    }
+}
+
 /// Merges figures with the same name and axes into one; keeps the others separate.
 fn figures(records: &[StoredRecord], names: &[String]) -> Vec<Figure> {
     let mut merged: Vec<Figure> = Vec::new();
@@ -205,7 +216,11 @@ fn figures(records: &[StoredRecord], names: &[String]) -> Vec<Figure> {
         for figure in &record.figures {
             let mut figure = figure.clone();
             let shared = figure.shared_x.take();
-            for series in &mut figure.series {
+            let is_box = figure.kind == FigureKind::Box;
+            if is_box {
+                figure.categories.iter_mut().for_each(|category| *category = format!("{name}: {category}"));
+            }
+            for series in figure.series.iter_mut().filter(|_| !is_box) {
                 series.x = series.x.take().or_else(|| shared.clone());
                 // Series with the same name in two records have the same color.
                 if series.group.is_empty() {
@@ -218,7 +233,7 @@ fn figures(records: &[StoredRecord], names: &[String]) -> Vec<Figure> {
                 other.name == figure.name
                     && other.kind == figure.kind
                     && figure.kind != FigureKind::Heatmap
-                    && other.categories == figure.categories
+                    && (is_box || other.categories == figure.categories)
                     && format::ratio(&figure.x.unit, &other.x.unit).is_some()
                     && format::ratio(&figure.y.unit, &other.y.unit).is_some()
             };
@@ -227,7 +242,11 @@ fn figures(records: &[StoredRecord], names: &[String]) -> Vec<Figure> {
                     let ratio = |a: &Axis, b: &Axis| format::ratio(&a.unit, &b.unit).unwrap_or(1.0);
                     let (x, y) = (ratio(&figure.x, &other.x), ratio(&figure.y, &other.y));
                     figure.series.iter_mut().for_each(|series| series.scale(x, y));
-                    other.series.append(&mut figure.series);
+                    if is_box {
+                        append_boxes(other, figure);
+                    } else {
+                        other.series.append(&mut figure.series);
+                    }
                 }
                 None => {
                     if index > 0 || figure.kind == FigureKind::Heatmap {

@@ -109,15 +109,19 @@ fn averaged(load: AchievedLoad, runs: &[(f64, f64)]) -> Option<LoadEntry> {
     (requested.is_finite() && achieved.is_finite()).then_some(entry)
 }
 
-/// Returns summary statistics, in seconds, of a distribution in nanoseconds.
+/// Converts a value of a distribution to the unit of its metric.
+pub fn in_unit(billionths: u64) -> f64 {
+    billionths as f64 / 1e9
+}
+
+/// Returns summary statistics of a distribution, in the unit of its metric.
 pub fn summary(metric: Metric, subject: &str, histogram: &Histogram) -> DistributionEntry {
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    let extreme = |q| histogram.quantile(q).map_or(0.0, seconds);
+    let extreme = |q| histogram.quantile(q).map_or(0.0, in_unit);
     let mut intervals = BTreeMap::new();
     let mut quantile = |name: &str, q| {
         let estimate = histogram.estimate(q)?;
-        intervals.insert(name.to_owned(), (seconds(estimate.low), seconds(estimate.high)));
-        Some(seconds(estimate.value))
+        intervals.insert(name.to_owned(), (in_unit(estimate.low), in_unit(estimate.high)));
+        Some(in_unit(estimate.value))
     };
     DistributionEntry {
         metric: metric.info().name.into(),

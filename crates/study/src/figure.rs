@@ -14,6 +14,8 @@ pub enum FigureKind {
     Bar,
     /// Colored cells over two categories.
     Heatmap,
+    /// Boxes over categories. The series are the percentiles 5, 25, 50, 75 and 95.
+    Box,
 }
 
 /// Scale of an axis.
@@ -113,6 +115,9 @@ pub struct Figure {
     pub x: Axis,
     /// Vertical axis.
     pub y: Axis,
+    /// Meaning of the intervals and marks; empty: 95 % confidence intervals of means over runs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub intervals: String,
     /// Lines or bars.
     #[serde(default)]
     pub series: Vec<FigureSeries>,

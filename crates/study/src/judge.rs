@@ -1,5 +1,6 @@
 //! Evaluation of expectations in each cell.
 
+use crate::distribution::in_unit;
 use crate::format;
 use crate::select::{cell_matches, matches, select};
 use crate::statistics::estimate;
@@ -23,7 +24,7 @@ pub struct Judge<'a> {
 struct Collected {
     /// One value per run.
     runs: Vec<f64>,
-    /// All values of all runs, in nanoseconds, for a quantile.
+    /// All values of all runs, for a quantile.
     distribution: Histogram,
 }
 
@@ -56,11 +57,10 @@ impl Collected {
 
     fn quantile(&self, share: f64) -> Estimate {
         let quantile = self.distribution.estimate(share);
-        let seconds = |ns: u64| ns as f64 / 1e9;
         Estimate {
-            mean: quantile.map(|quantile| seconds(quantile.value)),
-            low: quantile.map(|quantile| seconds(quantile.low)),
-            high: quantile.map(|quantile| seconds(quantile.high)),
+            mean: quantile.map(|quantile| in_unit(quantile.value)),
+            low: quantile.map(|quantile| in_unit(quantile.low)),
+            high: quantile.map(|quantile| in_unit(quantile.high)),
             runs: if self.distribution.count() > 0 { self.runs.len() as u32 } else { 0 },
         }
     }

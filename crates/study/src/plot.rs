@@ -120,7 +120,7 @@ impl<'a> Plotter<'a> {
                 return;
             }
             // Distributions are added at the end of the cell.
-            PlotAxis::Percentile | PlotAxis::Histogram => return,
+            PlotAxis::Percentile | PlotAxis::Histogram | PlotAxis::Cdf | PlotAxis::Box => return,
             PlotAxis::Swept { over, .. } | PlotAxis::Subject { over } => bins_within(plan, outcome, *over),
         };
         let values = per_subject(plan, outcome, metric, subject, &span);
@@ -129,7 +129,7 @@ impl<'a> Plotter<'a> {
 
     /// Completes a cell, with the distributions of its runs.
     pub fn end_cell(&mut self, cell: usize, collected: &CellDistributions) {
-        if matches!(self.plot.against, PlotAxis::Percentile | PlotAxis::Histogram) {
+        if self.plot.against.is_of_distributions() {
             self.add_distributions(cell, collected);
             return;
         }
@@ -167,7 +167,7 @@ impl<'a> Plotter<'a> {
 
     /// Returns the figure, or several heat maps: one per combination of swept values outside their axes.
     pub fn finish(mut self) -> Vec<Figure> {
-        if matches!(self.plot.against, PlotAxis::Percentile | PlotAxis::Histogram) {
+        if self.plot.against.is_of_distributions() {
             return self.distributions();
         }
         let info = self.metric.map(Metric::info);
@@ -201,7 +201,9 @@ impl<'a> Plotter<'a> {
             PlotAxis::Swept { path, rows: None, .. } => vec![self.over_path(frame, path)],
             PlotAxis::Swept { path, rows: Some(rows), .. } => self.heat_maps(frame, path, rows),
             PlotAxis::Subject { .. } => vec![self.by_subject(frame)],
-            PlotAxis::Percentile | PlotAxis::Histogram => unreachable!("drawn above"),
+            PlotAxis::Percentile | PlotAxis::Histogram | PlotAxis::Cdf | PlotAxis::Box => {
+                unreachable!("drawn above")
+            }
         }
     }
 
@@ -231,14 +233,19 @@ impl<'a> Plotter<'a> {
         let mut spreads: Vec<DistributionLine> = named.collect();
         let count = spreads.len();
         spreads.truncate(MAX_LINES);
+        let unit = self.metric.map_or("", |metric| metric.info().unit);
         let (min, max) = self.plot.range;
         let axis = Axis { label: self.plot.metric.clone(), min, max, ..Axis::default() };
         let mut frame = self.frame(axis, 1.0);
         note_omitted(&mut frame, count);
-        match (&self.plot.against, spreads.is_empty()) {
-            (_, true) => Vec::new(),
-            (PlotAxis::Percentile, _) => vec![spread::percentiles(frame, &spreads)],
-            _ => vec![spread::histogram(frame, &spreads)],
+        if spreads.is_empty() {
+            return Vec::new();
+        }
+        match &self.plot.against {
+            PlotAxis::Percentile => spread::percentiles(frame, &spreads, unit).into_iter().collect(),
+            PlotAxis::Cdf => vec![spread::cumulative(frame, &spreads, unit)],
+            PlotAxis::Box => vec![spread::boxes(frame, &spreads, unit)],
+            _ => vec![spread::histogram(frame, &spreads, unit)],
         }
     }
 

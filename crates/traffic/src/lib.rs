@@ -366,7 +366,7 @@ fn merge(result: &mut FlowResult, other: FlowResult) {
     }
     result.last_bytes_ns = result.last_bytes_ns.max(other.last_bytes_ns);
     if result.quality.is_empty() {
-        result.quality = other.quality;
+        (result.quality, result.quality_distributions) = (other.quality, other.quality_distributions);
     }
     result.schedule = result.schedule.or(other.schedule);
     result.socket_drops += other.socket_drops;

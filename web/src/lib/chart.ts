@@ -1,4 +1,4 @@
-// Model of a line or bar figure: traces, ranges and hit testing. It does not depend on the page. Data arrays are not
+// Model of a line, bar or box figure: traces, ranges and hit testing. It does not depend on the page. Data arrays are not
 // copied unless x is unsorted.
 
 import { lowerBound, nearest, seriesX, window } from './align';
@@ -31,7 +31,10 @@ export interface Trace extends Look {
 
 export interface Chart {
   figure: FigureData;
+  /** x has categories. */
   bars: boolean;
+  /** A box per category; the traces are its percentiles. */
+  boxes: boolean;
   traces: Trace[];
   categories: string[];
   xLog: boolean;
@@ -44,8 +47,11 @@ export interface Chart {
 }
 
 export function buildChart(figure: FigureData): Chart {
-  const bars = figure.kind === 'bar';
+  const boxes = figure.kind === 'box';
+  const bars = boxes || figure.kind === 'bar';
   const looked = looks(figure.series);
+  // All parts of a box have one color.
+  if (boxes) looked.fill(looked[0]!);
   const positions = bars ? barPositions(figure) : null;
   const traces = figure.series.map((s, index) => trace(figure, s, index, looked[index]!, positions));
   const nines = !bars && figure.x.scale === 'nines';
@@ -57,7 +63,7 @@ export function buildChart(figure: FigureData): Chart {
   const fullX: Range = bars ? [-0.5, Math.max(1, categories.length) - 0.5] : spanX(traces, figure.x, xLog);
   const [low, high] = extentY(traces, null, false);
   return {
-    figure, bars, traces, categories, xLog, nines, yLog, fullX,
+    figure, bars, boxes, traces, categories, xLog, nines, yLog, fullX,
     xUnit: bars ? { factor: 1, unit: figure.x.unit ?? '' } : scaleUnit(figure.x.unit, Math.max(Math.abs(fullX[0]), Math.abs(fullX[1]))),
     yUnit: scaleUnit(figure.y.unit, Math.max(Math.abs(low), Math.abs(high))),
   };
@@ -164,7 +170,7 @@ export function fitY(chart: Chart, shown: boolean[], x: Range): Range {
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  if (chart.bars && !log) {
+  if (chart.bars && !chart.boxes && !log) {
     low = Math.min(low, 0);
     high = Math.max(high, 0);
   }
@@ -263,7 +269,7 @@ export function shortName(t: { name: string; group?: string | null }): string {
 /** Returns a text alternative of a figure. */
 export function describe(chart: Chart): string {
   const { figure } = chart;
-  const kind = chart.bars ? 'Bar chart' : 'Line chart';
+  const kind = chart.boxes ? 'Box plot' : chart.bars ? 'Bar chart' : 'Line chart';
   const ends = chart.bars
     ? `${chart.categories.length} positions`
     : `${xText(chart, chart.fullX[0])} to ${xText(chart, chart.fullX[1])}`;

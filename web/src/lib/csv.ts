@@ -28,7 +28,7 @@ export function tableCsv(table: TableData): string {
 /** Written in chunks, so that a large figure never needs one long string. */
 export function figureCsv(figure: FigureData): string[] {
   if (figure.kind === 'heatmap') return heatmapCsv(figure);
-  if (figure.kind === 'bar') return barCsv(figure);
+  if (figure.kind === 'bar' || figure.kind === 'box') return barCsv(figure);
   const xs = figure.series.map((s) => seriesX(figure, s));
   let longest = 0;
   let total = 0;

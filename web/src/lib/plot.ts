@@ -1,4 +1,4 @@
-// Line or bar figure on canvas. uPlot manages scales, axes and the canvas. The marks are drawn here from the original
+// Line, bar or box figure on canvas. uPlot manages scales, axes and the canvas. The marks are drawn here from the original
 // arrays, so series with different x need no join, and a million samples no copy.
 
 import uPlot from 'uplot';
@@ -99,6 +99,7 @@ export class Plot {
       if (this.chart.bars) {
         const [from, to] = this.barSpan(shown.indexOf(t), shown.length, t.x[sample]!);
         distance = x < from ? this.pixelX(from) - left : x > to ? left - this.pixelX(to) : 0;
+        if (this.chart.boxes) distance = Math.hypot(distance, this.pixelY(own) - top);
       } else {
         const passing = t.points ? own : valueAt(t, x) ?? own;
         distance = Math.min(
@@ -272,7 +273,8 @@ export class Plot {
   }
 
   private drawMarks(): void {
-    if (this.chart.bars) this.drawBars();
+    if (this.chart.boxes) this.drawBoxes();
+    else if (this.chart.bars) this.drawBars();
     else this.drawLines();
     this.drawReferences();
   }
@@ -319,9 +321,63 @@ export class Plot {
   }
 
   private barSpan(nth: number, of: number, position: number): Range {
+    if (this.chart.boxes) [nth, of] = [0, 1];
     const width = 0.78 / Math.max(1, of);
     const from = position - 0.39 + nth * width;
     return [from + width * 0.06, from + width * 0.94];
+  }
+
+  private drawBoxes(): void {
+    const { px, py } = this.projections();
+    const unit = uPlot.pxRatio * this.zoom;
+    const { mode, shown } = this.state;
+    const ends = this.chart.traces;
+    const median = ends[2];
+    if (ends.length !== 5 || !median) return;
+    const at = (values: ArrayLike<number | null> | null, i: number) => {
+      const value = values?.[i];
+      return value === null || value === undefined ? NaN : py(value);
+    };
+    this.clipped((ctx) => {
+      for (let i = 0; i < median.x.length; i++) {
+        const [from, to] = this.barSpan(0, 1, median.x[i]!);
+        const [left, right] = [px(from), px(to)];
+        const middle = (left + right) / 2;
+        const half = Math.min((right - left) / 2, 44 * unit);
+        const [low, lower, , upper, high] = ends.map((t) => (shown[t.index] ? at(t.y, i) : NaN)) as [number, number, number, number, number];
+        const color = seriesColor(mode, median.slot);
+        ctx.strokeStyle = PAPER[mode].ink;
+        ctx.lineWidth = 1.2 * unit;
+        ctx.beginPath();
+        for (const [end, edge] of [[low, lower], [high, upper]] as const) {
+          if (Number.isNaN(end) || Number.isNaN(edge)) continue;
+          ctx.moveTo(middle, edge);
+          ctx.lineTo(middle, end);
+          ctx.moveTo(middle - half / 4, end);
+          ctx.lineTo(middle + half / 4, end);
+        }
+        ctx.stroke();
+        ctx.strokeStyle = color;
+        if (!Number.isNaN(lower) && !Number.isNaN(upper)) {
+          ctx.fillStyle = withAlpha(color, 0.25);
+          ctx.fillRect(middle - half, upper, 2 * half, lower - upper);
+          ctx.strokeRect(middle - half, upper, 2 * half, lower - upper);
+        }
+        if (!shown[median.index]) continue;
+        const [bottom, top] = [at(median.low, i), at(median.high, i)];
+        if (!Number.isNaN(bottom) && !Number.isNaN(top)) {
+          ctx.fillStyle = withAlpha(color, 0.45);
+          ctx.fillRect(middle - 0.4 * half, top, 0.8 * half, bottom - top);
+        }
+        const value = at(median.y, i);
+        if (Number.isNaN(value)) continue;
+        ctx.lineWidth = 2.4 * unit;
+        ctx.beginPath();
+        ctx.moveTo(middle - half, value);
+        ctx.lineTo(middle + half, value);
+        ctx.stroke();
+      }
+    });
   }
 
   private drawBars(): void {

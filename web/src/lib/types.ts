@@ -129,9 +129,12 @@ export interface FigureData {
   caption?: string;
   /** Claim of the paper. */
   claim?: string;
-  kind: 'line' | 'bar' | 'heatmap';
+  /** `box`: the series are the percentiles 5, 25, 50, 75 and 95. */
+  kind: 'line' | 'bar' | 'heatmap' | 'box';
   x: Axis;
   y: Axis;
+  /** Meaning of the intervals and marks; absent: 95 % confidence intervals of means over runs. */
+  intervals?: string;
   series: Series[];
   shared_x?: number[];
   /** Names of the x positions of bars and heat maps. */

@@ -411,6 +411,28 @@ describe.skipIf(!present)(`the report in ${CHROMIUM}`, () => {
     expect(await page.locator('figure').count()).toBe(5);
   });
 
+  test('boxes are drawn and explained, and a part without values is left out', async () => {
+    const data = sample();
+    const axis = { label: 'flow.delay', unit: 'ms' };
+    const parts = ['5 %', '25 %', 'median', '75 %', '95 %'];
+    const series = parts.map((name, i) => ({ name, y: [10 + 5 * i, i % 4 === 0 ? null : 20 + i] }));
+    const [low, high] = [[18, 21], [22, 23]];
+    const boxes = { ...series[2]!, low, high };
+    series.splice(2, 1, boxes);
+    data.figures = [{
+      name: 'boxes', title: 'boxes', kind: 'box', x: { label: '' }, y: axis, categories: ['plain', 'fair'], series,
+      intervals: 'Box: 25 %, median, 75 %.',
+    }];
+    const { page, complaints } = await stage.show(data, { colorScheme: 'light' });
+    const f = await figure(page, 0);
+    expect(await f.locator('figcaption').textContent()).toContain('Box: 25 %, median, 75 %.');
+    expect(await pixels(page, 0, channels(SERIES.light[0]!))).toBeGreaterThan(500);
+    const [bottom, top] = await range(page, 0, 'y');
+    expect(bottom).toBeLessThan(10);
+    expect(top).toBeGreaterThan(30);
+    expect(complaints).toEqual([]);
+  });
+
   test('a million points are drawn fast', async () => {
     const data = sample();
     const x = Array.from({ length: 50_000 }, (_, i) => i / 1000);

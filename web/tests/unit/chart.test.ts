@@ -70,6 +70,18 @@ describe('a chart from its data', () => {
     expect(clampX(chart, [0.7, 1.2])).toEqual([0.5, 1.5]);
     expect(clampX(chart, [-3, 9])).toBeNull();
   });
+
+  test('the range of boxes does not begin at zero, and their parts have one color', () => {
+    const names = ['5 %', '25 %', 'median', '75 %', '95 %'];
+    const series = names.map((name, i) => ({ name, y: [100 + i, null] }));
+    const chart = buildChart(figure({ kind: 'box', categories: ['a', 'b'], series }));
+    expect(chart.fullX).toEqual([-0.5, 1.5]);
+    const [low, high] = fitY(chart, series.map(() => true), chart.fullX);
+    expect(low).toBeGreaterThan(99);
+    expect(high).toBeLessThan(105);
+    expect(new Set(chart.traces.map((t) => t.slot)).size).toBe(1);
+    expect(words(chart)).toContain('Box plot');
+  });
 });
 
 test('a group is named once', () => {

@@ -19,6 +19,7 @@ mod placed;
 mod router;
 #[path = "../support/mod.rs"]
 mod support;
+mod tails;
 mod tcp;
 mod tester;
 mod tune;
@@ -42,6 +43,7 @@ netstage_harness::main![
     router::killed,
     router::limits,
     router::output,
+    tails,
     tcp,
     tester,
     tester::additional_routes,

@@ -237,7 +237,7 @@ table! {
         /// Subjects; default: all.
         subject: Option<Located<SubjectPattern>>,
         /// Horizontal axis: `time`, `subject`, `variant` or a swept path; for metrics with a distribution also
-        /// `percentile` or `histogram`.
+        /// `percentile`, `histogram`, `cdf` or `box`.
         against: Located<SweptPath> = "time",
         /// Second swept path, which gives the rows of a heat map.
         rows: Option<Located<SweptPath>>,

@@ -24,6 +24,9 @@ impl Simulation<'_> {
             return self.handle_stream(now, packet.flow, delivered);
         }
         self.tcp_bytes[self.bin * self.hosts.pattern_senders + packet.flow as usize] += delivered;
+        if delivered > 0 {
+            self.last_bytes[packet.flow as usize] = now;
+        }
         self.pump_receiver(now, packet.flow);
     }
 

@@ -6,8 +6,10 @@ use netstage_agent_api::results::{
     WindowSample,
 };
 use netstage_agent_api::service::ServiceResult;
+use netstage_core::measure::histogram::rounded;
 use netstage_core::time::{Duration, Instant};
-use netstage_core::traffic::application::{Application, Quality};
+use netstage_core::traffic::Pattern;
+use netstage_core::traffic::application::{Application, Quality, QualityDistributions};
 use netstage_emulator as emulator;
 use netstage_host::reserved_cpu::MAX_PERCENT;
 use netstage_scenario::outcome::{
@@ -179,11 +181,28 @@ impl OutcomeBuilder {
             return self.add_dialogue(application, &name, [sending, receiving]);
         }
         self.add_receiver(&name, is_tcp, receiving);
+        if let (Some(&Pattern::Bulk { size: Some(size) }), Some(receiver)) =
+            (group.traffic.pattern(), receiving)
+        {
+            let start = group.start + group.stagger * member.index as u64;
+            self.add_completion(&name, start, size, receiver);
+        }
         if is_tcp && plan.measure.flow_detail {
             self.push(Metric::FlowLost, &name, self.lost_of_tcp(plan, group, lost));
             self.add_tcp(&name, sending.map_or(&[], |sender| &sender.tcp));
         }
         self.add_sender(&name, is_tcp, sending);
+    }
+
+    /// Adds the completion time of a bulk transfer of `size` bytes, if all of them arrived before the end of the run.
+    fn add_completion(&mut self, name: &str, start: Instant, size: u64, receiver: &FlowResult) {
+        let received: u64 = receiver.bins.iter().map(|bin| bin.received_bytes).sum();
+        if let Some(end) = receiver.last_bytes_ns.map(Instant).filter(|_| received >= size) {
+            let interval = self.outcome.interval;
+            let (series, distribution) = quality::completion(name, start, end, interval, self.bins);
+            self.push(series.metric, name, series.values);
+            self.outcome.distributions.push(distribution);
+        }
     }
 
     /// Returns the packets lost per bin on the links of a TCP flow. They are unknown if the kernel emulates one of the
@@ -312,9 +331,8 @@ impl OutcomeBuilder {
         let both = at_client.iter().zip(&at_server).map(|(one, other)| one + other);
         self.push(Metric::FlowThroughput, name, both.collect());
         if let [Some(client), Some(server)] = sides {
-            for series in quality::series(application, name, &client.quality, &server.quality) {
-                self.push(series.metric, name, series.values);
-            }
+            let ends = [&client.quality_distributions, &server.quality_distributions];
+            self.add_quality(application, name, [&client.quality, &server.quality], ends);
         }
     }
 
@@ -325,6 +343,8 @@ impl OutcomeBuilder {
         let values = found.received.iter().map(|bytes| *bytes as f64 * bits).collect();
         self.push(Metric::FlowThroughput, name, values);
         let mut client = vec![Quality::default(); self.bins];
+        // The initiator of iSCSI reports sums of reads, which have no distribution.
+        let mut observed = QualityDistributions::<Vec<(u64, u64)>>::default();
         let bin = |at: Instant| ((at.0 as f64 / 1e9 / self.seconds) as usize).min(self.bins.max(1) - 1);
         for (quality, (reads, took)) in client.iter_mut().zip(&found.reads) {
             (quality.transactions, quality.transaction_ns) = (*reads, took.0);
@@ -333,6 +353,7 @@ impl OutcomeBuilder {
             (Some((at, took)), _) => {
                 let quality = &mut client[bin(at)];
                 (quality.transactions, quality.transaction_ns) = (1, took.0);
+                observed.transaction_time.push((rounded(took.0), 1));
             }
             (None, Some(_)) => client[0].failures = 1,
             // A client that reads until the end of the run never finishes.
@@ -343,7 +364,25 @@ impl OutcomeBuilder {
             )),
         }
         let server = vec![Quality::default(); self.bins];
-        for series in quality::series(application, name, &client, &server) {
+        self.add_quality(
+            application,
+            name,
+            [&client, &server],
+            [&observed, &QualityDistributions::default()],
+        );
+    }
+
+    /// Adds the series and distributions of an application from both ends.
+    fn add_quality(
+        &mut self,
+        application: &Application,
+        name: &str,
+        [client, server]: [&[Quality]; 2],
+        ends: [&QualityDistributions<Vec<(u64, u64)>>; 2],
+    ) {
+        let measured = quality::series(application, name, client, server);
+        self.outcome.distributions.extend(quality::distributions(application, name, ends, &measured));
+        for series in measured {
             self.push(series.metric, name, series.values);
         }
     }

@@ -1,8 +1,6 @@
 //! Plausibility checks of reports. Agents run on hosts of other operators, so their reports are not trusted.
 
-use netstage_agent_api::results::{
-    AgentReport, BinCounts, Buckets, Drained, FlowResult, Travel, Usage, VpnResult,
-};
+use netstage_agent_api::results::{AgentReport, BinCounts, Drained, FlowResult, Travel, Usage, VpnResult};
 use netstage_agent_api::service::{ServiceResult, ServiceRole, ServiceWorkload};
 use netstage_agent_api::task::{Assignment, FlowSide, ServiceTask};
 use netstage_core::time::Duration;
@@ -117,7 +115,8 @@ fn check_flow(flow: &FlowResult, bins: usize, seconds: u64) -> Result<(), String
         return Err("the travel times contradict each other".into());
     }
     let histograms = [&flow.delay, &flow.answer_delay, &flow.delay_variation, &flow.round_trip, &flow.gaps];
-    if !histograms.into_iter().all(is_histogram) {
+    let buckets = histograms.map(|buckets| &buckets.0).into_iter().chain(flow.quality_distributions.all());
+    if !buckets.into_iter().all(|buckets| is_histogram(buckets)) {
         return Err("invalid histogram".into());
     }
     let shares = flow.schedule.iter().flat_map(|schedule| {
@@ -197,11 +196,11 @@ fn is_consistent(travel: &Travel) -> bool {
         && (u128::from(travel.min_ns) * count..=u128::from(travel.max_ns) * count).contains(&sum)
 }
 
-fn is_histogram(buckets: &Buckets) -> bool {
-    let ascending = buckets.0.windows(2).all(|pair| pair[0].0 < pair[1].0);
+fn is_histogram(buckets: &[(u64, u64)]) -> bool {
+    let ascending = buckets.windows(2).all(|pair| pair[0].0 < pair[1].0);
     ascending
-        && buckets.0.len() <= MAX_BUCKETS
-        && buckets.0.last().is_none_or(|(value, _)| *value <= MAX_DURATION_NS)
+        && buckets.len() <= MAX_BUCKETS
+        && buckets.last().is_none_or(|(value, _)| *value <= MAX_DURATION_NS)
 }
 
 /// Returns contradictions between reports: flows with more datagrams received than sent.

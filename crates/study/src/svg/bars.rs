@@ -1,9 +1,23 @@
-//! Bar chart.
+//! Chart over categories: bars, or the marks of another chart.
 
 use super::*;
+use plotters::coord::types::RangedCoordf64;
+
+/// Chart with a category at each whole number.
+pub type CategoryChart<'a, 'b> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Draws a bar chart with whiskers.
 pub fn draw(figure: &Figure, area: &Area) -> DrawResult {
+    draw_categories(figure, area, draw_bars)
+}
+
+/// Draws axes and categories, the marks, and the reference lines.
+pub fn draw_categories(
+    figure: &Figure,
+    area: &Area,
+    draw_marks: fn(&Figure, &mut CategoryChart, &Range<f64>) -> DrawResult,
+) -> DrawResult {
     let y = y_ends(figure);
     let categories = &figure.categories;
     let n = categories.len().max(1);
@@ -24,6 +38,20 @@ pub fn draw(figure: &Figure, area: &Area) -> DrawResult {
         .bold_line_style(RULE)
         .axis_style(MUTED)
         .draw()?;
+    draw_marks(figure, &mut chart, &y)?;
+    for line in &figure.reference_lines {
+        let ends = vec![(-0.5, line.value), (n as f64 - 0.5, line.value)];
+        chart.draw_series(DashedLineSeries::new(ends, 3, 4, MUTED.stroke_width(1)))?;
+        let style = style(11.0, MUTED).pos(Pos::new(HPos::Right, VPos::Bottom));
+        let label = Text::new(line.label.clone(), (0, -3), style);
+        chart.draw_series([EmptyElement::at((n as f64 - 0.5, line.value)) + label])?;
+    }
+    let positions: Vec<(i32, i32)> = (0..n).map(|i| chart.backend_coord(&(i as f64, y.start))).collect();
+    drop(chart);
+    label_categories(area, categories, &positions, (WIDTH as usize - 110) / n)
+}
+
+fn draw_bars(figure: &Figure, chart: &mut CategoryChart, y: &Range<f64>) -> DrawResult {
     let each = 0.8 / figure.series.len().max(1) as f64;
     for (index, series) in figure.series.iter().enumerate() {
         let color = COLORS[index % COLORS.len()];
@@ -44,16 +72,7 @@ pub fn draw(figure: &Figure, area: &Area) -> DrawResult {
             chart.draw_series(low.iter().zip(high).enumerate().filter_map(whisker))?;
         }
     }
-    for line in &figure.reference_lines {
-        let ends = vec![(-0.5, line.value), (n as f64 - 0.5, line.value)];
-        chart.draw_series(DashedLineSeries::new(ends, 3, 4, MUTED.stroke_width(1)))?;
-        let style = style(11.0, MUTED).pos(Pos::new(HPos::Right, VPos::Bottom));
-        let label = Text::new(line.label.clone(), (0, -3), style);
-        chart.draw_series([EmptyElement::at((n as f64 - 0.5, line.value)) + label])?;
-    }
-    let positions: Vec<(i32, i32)> = (0..n).map(|i| chart.backend_coord(&(i as f64, y.start))).collect();
-    drop(chart);
-    label_categories(area, categories, &positions, (WIDTH as usize - 110) / n)
+    Ok(())
 }
 
 /// Writes category names below the axis.

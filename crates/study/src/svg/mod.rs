@@ -1,6 +1,7 @@
 //! Rendering of figures as SVG.
 
 mod bars;
+mod boxes;
 mod heat_map;
 mod lines;
 #[cfg(test)]
@@ -63,6 +64,7 @@ fn draw(figure: &Figure, text: &mut String) -> DrawResult {
         FigureKind::Line => lines::draw(figure, &plot)?,
         FigureKind::Bar => bars::draw(figure, &plot)?,
         FigureKind::Heatmap => heat_map::draw(figure, &plot)?,
+        FigureKind::Box => boxes::draw(figure, &plot)?,
     }
     let mut y = 8;
     for row in &legend {
@@ -111,7 +113,9 @@ fn caption_lines(figure: &Figure) -> Vec<(String, RGBColor)> {
     if !figure.claim.is_empty() {
         lines.extend(wrap(&format!("Claim: {}", figure.claim), 112).into_iter().map(|l| (l, INK)));
     }
-    if figure.series.iter().any(|s| s.low.is_some()) {
+    if !figure.intervals.is_empty() {
+        lines.extend(wrap(&figure.intervals, 112).into_iter().map(|l| (l, MUTED)));
+    } else if figure.series.iter().any(|s| s.low.is_some()) {
         let drawn = match figure.kind {
             FigureKind::Line if figure.series.len() > MAX_BANDS => {
                 "Means over runs; intervals are not shaded because of the number of lines."
@@ -127,7 +131,7 @@ fn caption_lines(figure: &Figure) -> Vec<(String, RGBColor)> {
 /// Returns the rows of the legend: index and left edge of each series.
 fn legend_rows(figure: &Figure) -> Vec<Vec<(usize, i32)>> {
     let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
-    if figure.series.len() < 2 && figure.kind != FigureKind::Line {
+    if figure.kind == FigureKind::Box || figure.series.len() < 2 && figure.kind != FigureKind::Line {
         return rows;
     }
     let mut x = i32::MAX;

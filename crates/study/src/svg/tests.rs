@@ -38,7 +38,7 @@ fn figure(kind: FigureKind) -> Figure {
 
 #[test]
 fn every_kind_contains_its_texts() {
-    for kind in [FigureKind::Line, FigureKind::Bar, FigureKind::Heatmap] {
+    for kind in [FigureKind::Line, FigureKind::Bar, FigureKind::Heatmap, FigureKind::Box] {
         let text = drawn(&figure(kind));
         for part in ["Title &amp; &lt;more&gt;", "Caption.", "Claim: It rises.", "Mbit/s"] {
             assert!(text.contains(part), "{kind:?}: {part}");

@@ -116,6 +116,7 @@ impl DialogueEnd {
             bins: self.ledger.into_bins(),
             delay: self.delay.buckets(),
             quality: self.quality.bins().to_vec(),
+            quality_distributions: self.quality.distributions().map(|times| times.buckets().collect()),
             error: self.error,
             ..FlowResult::default()
         }

@@ -33,7 +33,7 @@ pub use learned::{
     RecordedConnection, RecordedTurn,
 };
 pub use message::{ApplicationMessage, HEADER, InvalidMessageHeader, MessageContent};
-pub use quality::{Observation, Quality, QualityBins};
+pub use quality::{Observation, Quality, QualityBins, QualityDistributions};
 pub use spread::SizeDistribution;
 pub use storage::BlockStorage;
 pub use transfer::{TransferDirection, Transfers};
