@@ -6,7 +6,7 @@ use super::end_reason::{EndReason, end};
 use super::guard::RunGuard;
 use super::service::{AgentService, AgentShared};
 use super::spool::Spool;
-use super::work::{PacketSums, Worker};
+use super::work::{PacketSums, TimeDistributions, Worker};
 use netstage_agent_api::protocol::MAX_REQUEST_BYTES;
 use netstage_agent_api::protocol::generated::Phase;
 use netstage_agent_api::protocol::generated::agent_server::AgentServer;
@@ -47,6 +47,8 @@ pub struct AgentSnapshot {
     /// Packets sent, bytes sent, packets received, bytes received and packets lost in all runs since the
     /// agent started.
     pub totals: [u64; 5],
+    /// Distributions of all finished runs since the agent started.
+    pub times: TimeDistributions,
     /// Number of reports that no controller has released.
     pub stored_reports: usize,
 }
@@ -70,6 +72,7 @@ impl ExclusiveAgent {
             run: progress.run,
             is_running: progress.phase() == Phase::Running,
             totals: self.sums.read(),
+            times: self.sums.times(),
             stored_reports: kept,
         }
     }

@@ -54,4 +54,4 @@ pub use limits::Limits;
 pub use scratch::Scratch;
 pub use service_engine::ServiceEngine;
 pub use spool::Spool;
-pub use work::{PreparedWork, RunningTotals, Worker};
+pub use work::{PreparedWork, RunningTotals, TimeDistributions, Worker};

@@ -101,6 +101,9 @@ pub fn run(
         epoch
     };
     let report = catch_unwind(AssertUnwindSafe(|| work.run_when(&mut wait, &stop, &totals)));
+    if let Ok(Some(report)) = &report {
+        totals.finish(report);
+    }
     report.unwrap_or_else(|panic| {
         if !begun.get() {
             wait()?;

@@ -6,9 +6,12 @@ use netstage_agent_api::results::{
     AgentReport, BinCounts, CompletedBin, CompletedBins, CompletedVpn, CompletedWindow,
 };
 use netstage_agent_api::task::Assignment;
+use netstage_core::measure::Histogram;
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
 use netstage_host::startup_error::StartupError;
+use netstage_scenario::outcome::Metric;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -45,9 +48,13 @@ pub trait PreparedWork: Send {
     }
 }
 
-/// Packets sent, bytes sent, packets received, bytes received and packets lost. Any thread may add to them.
+/// Distributions of times measured by an agent, in nanoseconds, by the name of their metric.
+pub type TimeDistributions = BTreeMap<&'static str, Histogram>;
+
+/// Packets sent, bytes sent, packets received, bytes received and packets lost, and distributions of finished runs. Any
+/// thread may add to them.
 #[derive(Debug, Default)]
-pub struct PacketSums([AtomicU64; 5]);
+pub struct PacketSums([AtomicU64; 5], Mutex<TimeDistributions>);
 
 impl PacketSums {
     fn add(&self, counts: &BinCounts) {
@@ -55,6 +62,35 @@ impl PacketSums {
         for (sum, more) in self.0.iter().zip([sent, sent_bytes, received, received_bytes, lost]) {
             sum.fetch_add(more, Ordering::Relaxed);
         }
+    }
+
+    /// Adds the distributions of a report.
+    fn add_times(&self, report: &AgentReport) {
+        let mut times = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut add = |metric: Metric, buckets: &[(u64, u64)]| {
+            if !buckets.is_empty() {
+                times.entry(metric.info().name).or_default().add(buckets);
+            }
+        };
+        for flow in &report.flows {
+            let quality = &flow.quality_distributions;
+            if flow.quality.is_empty() {
+                add(Metric::FlowDelay, &flow.delay.0);
+                add(Metric::FlowDelay, &flow.answer_delay.0);
+                add(Metric::FlowDelayVariation, &flow.delay_variation.0);
+                add(Metric::FlowRoundTrip, &flow.round_trip.0);
+            }
+            add(Metric::AppTransactionTime, &quality.transaction_time);
+            add(Metric::AppPageLoadTime, &quality.page_load_time);
+            add(Metric::AppStartupDelay, &quality.startup_delay);
+            add(Metric::AppDelay, &quality.delay);
+            add(Metric::AppDelayVariation, &quality.delay_variation);
+        }
+    }
+
+    /// Returns the distributions of all finished runs.
+    pub fn times(&self) -> TimeDistributions {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the current values: packets sent, bytes sent, packets received, bytes received, packets lost.
@@ -86,6 +122,11 @@ impl RunningTotals {
     /// Returns the current values: packets sent, bytes sent, packets received, bytes received, packets lost.
     pub fn read(&self) -> [u64; 5] {
         self.run.read()
+    }
+
+    /// Adds the distributions of the run's report to those of the agent.
+    pub fn finish(&self, report: &AgentReport) {
+        self.agent.add_times(report);
     }
 
     /// Sets the journal to which completed bins are also written.

@@ -6,6 +6,7 @@
 pub mod scheme;
 
 use crate::startup_error::StartupError;
+use netstage_core::measure::Histogram;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
@@ -85,6 +86,20 @@ async fn answer(mut stream: TcpStream, source: MetricsSource) -> io::Result<()> 
 /// Content type of a page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Upper bounds of a histogram's buckets: 1, 2, 5, … per decade from 10 µs to 100 s.
+const BOUNDS_NS: [u64; 22] = {
+    let mut bounds = [0; 22];
+    let (mut index, mut decade) = (0, 10_000);
+    while index < 22 {
+        bounds[index] = decade * [1, 2, 5][index % 3];
+        if index % 3 == 2 {
+            decade *= 10;
+        }
+        index += 1;
+    }
+    bounds
+};
+
 /// Text of a page under construction.
 #[derive(Debug)]
 pub struct Page(String);
@@ -118,6 +133,26 @@ impl Page {
             labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    /// Adds the samples of a histogram of nanoseconds to the current metric, which is in seconds: the number of values up
+    /// to each bound, their sum and their number. Values next to a bound may count on its other side, because they are
+    /// known to 0.05 %.
+    pub fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &Histogram) {
+        let mut counted = times.buckets().peekable();
+        let mut below = 0;
+        let bucket = format!("{name}_bucket");
+        for bound in BOUNDS_NS {
+            while let Some((_, count)) = counted.next_if(|(value, _)| *value <= bound) {
+                below += count;
+            }
+            let bound = (bound as f64 / 1e9).to_string();
+            self.sample(&bucket, &[labels, &[("le", &bound)]].concat(), below as f64);
+        }
+        self.sample(&bucket, &[labels, &[("le", "+Inf")]].concat(), times.count() as f64);
+        let sum: f64 = times.buckets().map(|(value, count)| value as f64 * count as f64).sum();
+        self.sample(&format!("{name}_sum"), labels, sum / 1e9);
+        self.sample(&format!("{name}_count"), labels, times.count() as f64);
     }
 
     /// Adds a metric with one sample.

@@ -120,6 +120,11 @@ pub fn agent_page(counts: &AgentCounts, now: &AgentSnapshot, expires_s: u64, upt
     ] {
         page.metric(&format!("netstage_agent_{what}_total"), "counter", help, value);
     }
+    let help = "Times measured in finished runs, by metric.";
+    page.begin_metric("netstage_agent_measured_seconds", "histogram", help);
+    for (metric, times) in &now.times {
+        page.histogram("netstage_agent_measured_seconds", &[("metric", metric)], times);
+    }
     let help = "Reports that no controller has released.";
     page.metric("netstage_agent_kept_reports", "gauge", help, now.stored_reports as f64);
     for (what, help, counter) in [
@@ -137,6 +142,7 @@ pub fn agent_page(counts: &AgentCounts, now: &AgentSnapshot, expires_s: u64, upt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netstage_core::measure::Histogram;
     use netstage_host::prometheus::scheme;
 
     #[test]
@@ -145,7 +151,13 @@ mod tests {
         let hub = hub_page(&HubCounts::default(), &[], second);
         let names = scheme::check(&hub, "fleet");
         scheme::check_dashboard(include_str!("../../../../docs/dashboards/fleet.json"), "fleet", &names);
-        let agent = agent_page(&AgentCounts::default(), &AgentSnapshot::default(), 1, second);
+        let mut times = Histogram::default();
+        times.record_many(3_000_000, 7);
+        let now =
+            AgentSnapshot { times: [("app.transaction_time", times)].into(), ..AgentSnapshot::default() };
+        let agent = agent_page(&AgentCounts::default(), &now, 1, second);
+        let count = "netstage_agent_measured_seconds_count{metric=\"app.transaction_time\"} 7\n";
+        assert!(agent.contains(count), "{agent}");
         let names = scheme::check(&agent, "agent");
         scheme::check_dashboard(include_str!("../../../../docs/dashboards/agent.json"), "agent", &names);
     }

@@ -9,7 +9,7 @@ const NOT_BASE: &[&str] =
 
 /// Checks the page of a component; returns the names of all metrics. Panics on a violation.
 pub fn check(text: &str, component: &str) -> BTreeSet<String> {
-    let (mut names, mut last) = (BTreeSet::new(), String::new());
+    let (mut names, mut last, mut last_kind) = (BTreeSet::new(), String::new(), String::new());
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').expect("a name and its help");
@@ -20,9 +20,17 @@ pub fn check(text: &str, component: &str) -> BTreeSet<String> {
             let (name, kind) = rest.split_once(' ').expect("a name and its type");
             assert_eq!(name, last, "a type has its help before it");
             check_name(name, kind, component);
+            last_kind = kind.to_owned();
         } else {
             let (name, value) = line.rsplit_once(' ').expect("a name and its value");
-            assert_eq!(name.split('{').next(), Some(last.as_str()), "a sample has its type before it");
+            let name = name.split('{').next().expect("the text before the first brace");
+            if last_kind == "histogram" {
+                let part = name.strip_prefix(&last);
+                assert!(part.is_some_and(|part| ["_bucket", "_sum", "_count"].contains(&part)), "{line}");
+                names.insert(name.to_owned());
+            } else {
+                assert_eq!(name, last, "a sample has its type before it");
+            }
             assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}: the value is not a number");
         }
     }
@@ -59,6 +67,8 @@ pub fn check_dashboard(dashboard: &str, component: &str, names: &BTreeSet<String
 mod tests {
     use super::*;
     use crate::prometheus::Page;
+    use netstage_core::measure::Histogram;
+    use netstage_core::rng::RandomStream;
     use std::time::Duration;
 
     #[test]
@@ -70,6 +80,41 @@ mod tests {
         assert!(text.contains("netstage_pe_uptime_seconds 1.5\n"));
         assert!(text.contains(r#"netstage_pe_up{name="a\"b\\c\nd"} 1"#), "{text}");
         assert_eq!(check(&text, "pe").len(), 3);
+    }
+
+    /// Draws times, and counts those up to each bound.
+    #[test]
+    fn a_histogram_counts_the_values_up_to_each_bound() {
+        for seed in 0..50 {
+            let mut stream = RandomStream::new(seed, "times");
+            let values: Vec<u64> = (0..stream.below(500))
+                .map(|_| stream.exponential(10f64.powi(3 + (seed % 9) as i32)) as u64)
+                .collect();
+            let mut times = Histogram::default();
+            values.iter().for_each(|value| times.record(*value));
+            let mut page = Page::new("agent", Duration::ZERO);
+            page.begin_metric("netstage_agent_time_seconds", "histogram", "Times.");
+            page.histogram("netstage_agent_time_seconds", &[("metric", "m")], &times);
+            let text = page.text();
+            check(&text, "agent");
+            let samples = |part: &str| -> Vec<(String, f64)> {
+                let prefix = format!("netstage_agent_time_seconds_{part}{{metric=\"m\"");
+                let lines = text.lines().filter_map(|line| line.strip_prefix(&prefix)?.rsplit_once("} "));
+                lines.map(|(labels, value)| (labels.to_owned(), value.parse().unwrap())).collect()
+            };
+            let buckets = samples("bucket");
+            assert_eq!(buckets.len(), 23, "{text}");
+            for (label, count) in &buckets {
+                let bound = label.strip_prefix(",le=\"").and_then(|label| label.strip_suffix('"')).unwrap();
+                let bound = if bound == "+Inf" { f64::INFINITY } else { bound.parse::<f64>().unwrap() * 1e9 };
+                let up_to = |bound: f64| values.iter().filter(|value| **value as f64 <= bound).count() as f64;
+                let range = up_to(bound * 0.9995)..=up_to(bound * 1.0005);
+                assert!(range.contains(count), "seed {seed}: {label}: {count} of {range:?}");
+            }
+            assert_eq!(samples("count")[0].1, values.len() as f64);
+            let sum = values.iter().sum::<u64>() as f64 / 1e9;
+            assert!((samples("sum")[0].1 - sum).abs() <= sum * 5e-4, "seed {seed}");
+        }
     }
 
     #[test]
