@@ -1,6 +1,7 @@
 """Tests of records: tables and figures."""
 
 import copy
+import math
 import pickle
 import sys
 from collections.abc import Callable
@@ -79,6 +80,34 @@ def test_distributions_are_those_of_the_record(line: netstage.Scenario) -> None:
     file.unlink()
     with pytest.raises(netstage.RecordError, match=r"distributions\.parquet: No such file"):
         record.distributions()
+
+
+def test_percentiles_are_those_of_the_distributions(line: netstage.Scenario) -> None:
+    line["flow.up.transport"] = "udp"
+    line["flow.up.traffic"] = {"model": "dns", "interval": "10 ms"}
+    record = line.run(set={"flow.up.count": 2}, vary={"link.line.delay": ["5 ms", "20 ms"]}, out="record")
+    table = record.percentiles().to_pylist()
+    rows = [row for row in table if row["metric"] == "app.transaction_time"]
+    assert [(row["cell"], row["subject"], row["unit"]) for row in rows] == [(0, "up", "s"), (1, "up", "s")]
+    counted = record.distributions().to_pylist()
+    for row in rows:
+        own = [c for c in counted if c["cell"] == row["cell"] and c["metric"] == row["metric"]]
+        assert {c["subject"] for c in own} == {"up[0]", "up[1]"}
+        values = sorted(value for c in own for value in [c["value_ns"]] * c["count"])
+        assert row["count"] == len(values)
+        assert (row["min"], row["max"]) == (values[0] / 1e9, values[-1] / 1e9)
+        for name, share, needed in (
+            ("p50", 0.5, 6),
+            ("p90", 0.9, 36),
+            ("p99", 0.99, 368),
+            ("p999", 0.999, 3688),
+        ):
+            if len(values) < needed:
+                assert row[name] is None and row[f"{name}_low"] is None
+                continue
+            assert row[name] == values[math.ceil(share * len(values)) - 1] / 1e9
+            assert row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
+        assert row["p50"] is not None and row["p999"] is None
 
 
 def test_files_that_cannot_be_written_or_read_are_named(record: netstage.Record) -> None:

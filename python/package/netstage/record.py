@@ -278,9 +278,30 @@ class Record:
         numbers = {name: pa.uint32() if name == "runs" else pa.float64() for name in names}
         return pa.Table.from_pylist(rows, pa.schema(HEAD | numbers | {"unit": pa.string()}))
 
+    def percentiles(self) -> pa.Table:
+        """Returns a row per cell and distribution, over all values of all runs: number of values (``count``),
+        ``mean``, ``min``, ``max``, and percentiles ``p50``, ``p90``, ``p95``, ``p99`` and ``p999`` with their
+        95 % intervals (``p50_low``, ``p50_high``, …). A percentile is null with too few values for it."""
+        names = ("p50", "p90", "p95", "p99", "p999")
+        rows: list[dict[str, Any]] = []
+        for index, cell in enumerate(self.data["cells"]):
+            for entry in cell.get("distributions", []):
+                row = {name: entry.get(name) for name in ("count", "mean", "min", "max", *names)}
+                for name, (low, high) in entry.get("intervals", {}).items():
+                    row |= {f"{name}_low": low, f"{name}_high": high}
+                metric = self.metrics.get(entry["metric"])
+                unit = {"unit": metric.unit if metric else ""}
+                rows.append(
+                    {"cell": index, "metric": entry["metric"], "subject": entry["subject"]} | row | unit
+                )
+        columns = ["mean", "min", *(name + end for name in names for end in ("", "_low", "_high")), "max"]
+        numbers = {"count": pa.uint64()} | dict.fromkeys(columns, pa.float64())
+        return pa.Table.from_pylist(rows, pa.schema(HEAD | numbers | {"unit": pa.string()}))
+
     def distributions(self) -> pa.Table:
-        """Returns the distributions of delays, gaps and lateness over the runs of each cell: ``cell``,
-        ``metric``, ``subject``, ``value_ns``, ``count``. The table is empty if none were measured."""
+        """Returns the distributions over the runs of each cell: ``cell``, ``metric``, ``subject``,
+        ``value_ns``, ``count``. Values without a unit (``app.mos``) are in billionths. The table is empty if
+        none were measured."""
         file = self._recorded.distributions_file()
         if file is not None:
             return pq.read_table(file)
