@@ -260,3 +260,31 @@ fn figures(records: &[StoredRecord], names: &[String]) -> Vec<Figure> {
     }
     merged
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::FigureSeries;
+
+    #[test]
+    fn boxes_of_records_stand_side_by_side() {
+        let boxes = |names: &[&str], first: f64| Figure {
+            kind: FigureKind::Box,
+            categories: names.iter().map(|name| (*name).to_owned()).collect(),
+            series: (0..5)
+                .map(|part| {
+                    let values = || (0..names.len()).map(|k| Some(first + (k * 5 + part) as f64)).collect();
+                    let ends = (part == 2).then(values);
+                    FigureSeries { y: values(), low: ends.clone(), high: ends, ..FigureSeries::default() }
+                })
+                .collect(),
+            ..Figure::default()
+        };
+        let mut figure = boxes(&["a: x", "a: y"], 0.0);
+        append_boxes(&mut figure, boxes(&["b: x"], 100.0));
+        assert_eq!(figure.categories, ["a: x", "a: y", "b: x"]);
+        assert_eq!(figure.series[1].y, [1.0, 6.0, 101.0].map(Some));
+        assert_eq!(figure.series[2].low, Some([2.0, 7.0, 102.0].map(Some).to_vec()));
+        assert!(figure.series.iter().all(|series| series.y.len() == 3));
+    }
+}
