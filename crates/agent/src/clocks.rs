@@ -101,7 +101,7 @@ fn answer(mut reflectors: Vec<Reflector>, ended: &PipeReader) {
             Err(_) => return,
         }
         drop(waited);
-        reflectors.iter_mut().for_each(|reflector| reflector.handle_ready(|_, _| {}));
+        reflectors.iter_mut().for_each(|reflector| reflector.handle_ready(|_, _, _| {}));
     }
 }
 

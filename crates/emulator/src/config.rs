@@ -2,6 +2,7 @@
 
 use super::classify::ClassifierEntry;
 use netstage_core::link;
+use netstage_core::measure::lateness::{MAX_DELAY_ERROR, MAX_SHARE};
 use netstage_core::time::Duration;
 use netstage_scenario::plan::{Hop, Plan};
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,7 @@ impl Default for Tolerance {
     /// Returns 1 ms, the transmission time of a packet at 12 Mbit/s, and 1 %: one frame in a hundred changes no result
     /// by more than the seed does.
     fn default() -> Tolerance {
-        Tolerance { late: Duration::from_millis(1), share: 0.01 }
+        Tolerance { late: MAX_DELAY_ERROR, share: MAX_SHARE }
     }
 }
 

@@ -9,6 +9,7 @@ use super::links::{ArrivalTime, Links};
 use super::report::{BinReport, EmulatorReport};
 use super::timing::Timing;
 use super::verdict::{self, Faults};
+use netstage_core::measure::lateness::Stalls;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, thread_cpu_ns};
 use netstage_host::ports::FramePort;
@@ -67,6 +68,12 @@ pub struct Emulator<P> {
     timing: Vec<Timing>,
     waiter: Waiter,
     epoch: Epoch,
+    /// Arrival time of the last frame that was forwarded without emulation.
+    bypassed_at: u64,
+    /// Times in which frames were due and the thread did not run.
+    stalls: Stalls,
+    /// Time of the previous turn.
+    before: Instant,
     /// True after the run: frames are still forwarded, and errors no longer count.
     over: bool,
     /// Ports that may have frames to read.
@@ -127,6 +134,9 @@ impl<P: FramePort> Emulator<P> {
             ports,
             waiter,
             epoch: Epoch(0),
+            bypassed_at: 0,
+            stalls: Stalls::default(),
+            before: Instant::ZERO,
             over: false,
             ready: Vec::new(),
             sent: Vec::new(),
@@ -142,8 +152,7 @@ impl<P: FramePort> Emulator<P> {
 
     /// Forwards frames without emulation until `stop` is set, before the start time of the run is known.
     pub fn forward_before_run(&mut self, stop: &AtomicBool) {
-        // The start is infinitely far away, so each frame arrives before it.
-        self.epoch = Epoch(u64::MAX);
+        self.await_start();
         while !stop.load(Ordering::Relaxed) && self.waiter.wait(u64::MAX, &mut self.ready).is_ok() {
             self.turn(Instant::ZERO, &mut || Instant::ZERO);
         }
@@ -152,12 +161,27 @@ impl<P: FramePort> Emulator<P> {
         }
     }
 
+    /// Forwards all frames without emulation from now on, until [`start`](Emulator::start).
+    pub fn await_start(&mut self) {
+        // The start is infinitely far away, so each frame arrives before it.
+        self.epoch = Epoch(u64::MAX);
+    }
+
+    /// Starts the run at `epoch`. Returns the reason why the run is void if frames of it were forwarded before.
+    pub fn start(&mut self, epoch: Epoch) -> Option<String> {
+        self.epoch = epoch;
+        let late = self.bypassed_at.checked_sub(epoch.0).filter(|_| self.bypassed_at > 0)?;
+        Some(format!(
+            "the emulator learned the start of the run late: up to {:.1} ms after it, frames passed without emulation",
+            late as f64 / 1e6
+        ))
+    }
+
     /// Emulates the links until `stop` is set. The run begins at `epoch`; earlier frames are forwarded without
     /// emulation. Requires a thread of its own, for which it requests real-time scheduling.
     pub fn run(mut self, epoch: Epoch, stop: &AtomicBool) -> EmulatorReport {
         let (grants, _awake) = (Grants::request(Rank::Links), IdleStatePrevention::request());
-        self.epoch = epoch;
-        let (mut faults, processor_before) = (Vec::new(), thread_cpu_ns());
+        let (mut faults, processor_before) = (Vec::from_iter(self.start(epoch)), thread_cpu_ns());
         while !stop.load(Ordering::Relaxed) {
             let report_at = self.bin_reporter.as_ref().map_or(Instant::NEVER, |reporter| reporter.at);
             let due = epoch.monotonic_ns(self.links.poll_timeout().min(report_at));
@@ -172,6 +196,19 @@ impl<P: FramePort> Emulator<P> {
         EmulatorReport { processor_ns, ..self.finish(epoch.now(), grants, faults) }
     }
 
+    /// Runs one turn of a driver in virtual time: reads all ports and sends the frames that are due by `now`. Returns the
+    /// time at which the next frame is due.
+    pub fn handle_timeout(&mut self, now: Instant) -> Instant {
+        self.ready = (0..self.ports.len()).collect();
+        self.turn(now, &mut || now);
+        self.links.poll_timeout()
+    }
+
+    /// Returns the report of a run in virtual time that ended at `now`.
+    pub fn into_report(self, now: Instant) -> EmulatorReport {
+        self.finish(now, Grants::default(), Vec::new())
+    }
+
     /// Reads the ready ports and sends the frames that are due by `now`.
     fn turn(&mut self, now: Instant, clock: &mut dyn FnMut() -> Instant) {
         if now > self.links.shared.end && !self.over {
@@ -181,12 +218,16 @@ impl<P: FramePort> Emulator<P> {
             self.read(index, now);
         }
         self.send_bypassed();
+        let mut first_due = Instant::NEVER;
         for direction in 0..self.ports.len() {
             let until = now.min(self.ports[direction].read_until);
             if self.links.is_due(direction, until) {
-                self.send(direction, until, clock);
+                first_due = first_due.min(self.send(direction, until, clock));
             }
         }
+        // A thread that runs all the time and cannot keep up has no stalls; its frames are late.
+        self.stalls.record(first_due.max(self.before), now);
+        self.before = now;
     }
 
     fn read(&mut self, index: usize, now: Instant) {
@@ -194,11 +235,12 @@ impl<P: FramePort> Emulator<P> {
         if attached.failed.is_some() {
             return;
         }
-        let (links, epoch) = (&mut self.links, self.epoch);
+        let (links, epoch, bypassed_at) = (&mut self.links, self.epoch, &mut self.bypassed_at);
         let latest = now + MAX_AHEAD;
         let mut last = Instant::ZERO;
         let read = attached.port.receive(BATCH, &mut |received| {
             let arrived = if received.at_ns < epoch.0 {
+                *bypassed_at = received.at_ns;
                 ArrivalTime::BeforeStart
             } else {
                 last = epoch.instant(received.at_ns).min(latest);
@@ -213,8 +255,8 @@ impl<P: FramePort> Emulator<P> {
     }
 
     /// Sends the frames of a direction that are due. The departure time of a frame is the time at which the system
-    /// accepted it.
-    fn send(&mut self, direction: usize, until: Instant, clock: &mut dyn FnMut() -> Instant) {
+    /// accepted it. Returns the time at which the first was due.
+    fn send(&mut self, direction: usize, until: Instant, clock: &mut dyn FnMut() -> Instant) -> Instant {
         self.sent.clear();
         while self.sent.len() < BATCH
             && let Some(departure) = self.links.poll_departure(direction, until)
@@ -223,14 +265,13 @@ impl<P: FramePort> Emulator<P> {
             self.sent.push((departure.due, departure.transmission));
             self.links.recycle(departure.frame);
         }
-        if self.sent.is_empty() {
-            return;
-        }
+        let Some(&(first_due, _)) = self.sent.first() else { return Instant::NEVER };
         self.flush(direction);
         let (departure, end) = (clock(), self.links.shared.end);
         for (due, transmission) in self.sent.drain(..).filter(|(due, _)| *due <= end) {
             self.timing[direction].record(due, departure, transmission);
         }
+        if first_due <= end { first_due } else { Instant::NEVER }
     }
 
     /// Reports the bins whose counts are final at `now`.
@@ -314,6 +355,8 @@ impl<P: FramePort> Emulator<P> {
         let in_run = |failure: Failure| failure.in_run.then_some(failure.reason);
         let failed = self.ports.into_iter().map(|attached| attached.failed.and_then(in_run)).collect();
         let faults = Faults { failed, too_long: self.links.too_long, stopped: now };
+        let stalled = self.stalls.void_reason(self.config.duration);
+        void.extend(stalled.map(|how| format!("the emulator {how}")));
         let mut report = verdict::report(&self.config, self.links, self.timing, now);
         report.grants = grants;
         verdict::judge(&mut report, &self.config, &faults);

@@ -17,8 +17,6 @@ pub struct EmulatorReport {
     pub flow_lost: BTreeMap<u32, Vec<u64>>,
     /// Lateness of all frames.
     pub lateness: Lateness,
-    /// Distribution of the lateness in nanoseconds.
-    pub lateness_distribution: Buckets,
     /// Processor time used, in nanoseconds.
     pub processor_ns: u64,
     /// Privileges granted by the kernel.
@@ -69,6 +67,8 @@ pub struct DirectionReport {
     pub totals: DirectionTotals,
     /// Lateness of the frames.
     pub lateness: Lateness,
+    /// Distribution of the lateness in nanoseconds.
+    pub lateness_distribution: Buckets,
     /// Rate achieved while the line was saturated; `None` if it never was.
     pub saturated: Option<SaturatedRate>,
 }
@@ -175,6 +175,8 @@ pub struct Lateness {
     pub p99_ns: u64,
     /// Maximum in nanoseconds.
     pub max_ns: u64,
+    /// Time at which the latest frame was due, nanoseconds.
+    pub max_due_ns: u64,
     /// Share of frames more than 100 µs late.
     pub share_over_100_us: f64,
 }

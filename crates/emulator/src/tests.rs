@@ -543,3 +543,36 @@ fn a_saturated_line_achieves_its_rate() {
     assert_eq!(saturated.error, 0.0);
     assert!(saturated.frames > 1600 && report.links[0].directions[1].saturated.is_none());
 }
+
+#[test]
+fn a_stall_of_the_emulator_voids_the_run() {
+    let voids = |stall_ms: u64| {
+        let at = |ms: u64| Instant(ms * 1_000_000);
+        let arrivals = (0..100).map(|frame| (at(frame * 100), udp(1000, frame as u32, 0))).collect();
+        let mut bench = Bench::new(config(perfect()), arrivals);
+        bench.run(at(5_001));
+        bench.turn(at(5_006 + stall_ms));
+        bench.run(END);
+        let report = bench.report();
+        let lateness = report.links[0].directions[0].lateness;
+        // The frame that arrived at 5 s was due after its transmission time of 0.8 ms and the delay of 5 ms.
+        assert!((5_005_800_000..5_005_900_000).contains(&lateness.max_due_ns), "{lateness:?}");
+        report.void
+    };
+    assert_eq!(voids(199), Vec::<String>::new());
+    let void = voids(210);
+    assert!(void[0].starts_with("the emulator did not run for 210 of 10000 ms"), "{void:?}");
+}
+
+#[test]
+fn frames_of_the_run_that_passed_before_the_order_to_start_void_it() {
+    for (arrival_ms, is_void) in [(40, true), (20, false)] {
+        let at = Instant(arrival_ms * 1_000_000);
+        let mut bench = Bench::new(config(perfect()), vec![(at, udp(1000, 1, 0))]);
+        bench.emulator.await_start();
+        bench.turn(at);
+        assert_eq!(numbers(&bench.far), [1]);
+        let void = bench.emulator.start(Epoch(30_000_000));
+        assert_eq!(void.is_some(), is_void, "{void:?}");
+    }
+}

@@ -14,6 +14,8 @@ const NOTABLE: Duration = Duration::from_micros(100);
 pub struct Timing {
     lateness: Histogram,
     notable: u64,
+    /// Maximum lateness, and the time at which this frame was due.
+    max: (Duration, Instant),
     period: Option<BusyPeriod>,
     longest: Option<BusyPeriod>,
 }
@@ -46,6 +48,9 @@ impl Timing {
         let late = departure.since(due);
         self.lateness.record(late.0);
         self.notable += u64::from(late > NOTABLE);
+        if late > self.max.0 {
+            self.max = (late, due);
+        }
         match &mut self.period {
             Some(period) if due == period.last_due + transmission => {
                 (period.last_due, period.last_departure) = (due, departure);
@@ -76,6 +81,9 @@ impl Timing {
     pub fn merge(&mut self, other: &Timing) {
         other.lateness.buckets().for_each(|(late, frames)| self.lateness.record_many(late, frames));
         self.notable += other.notable;
+        if other.max.0 > self.max.0 {
+            self.max = other.max;
+        }
     }
 
     /// Returns the number of frames that left later than `bound`.
@@ -93,6 +101,7 @@ impl Timing {
             p50_ns: quantile(0.5),
             p99_ns: quantile(0.99),
             max_ns: quantile(1.0),
+            max_due_ns: self.max.1.0,
             share_over_100_us: if frames > 0 { self.notable as f64 / frames as f64 } else { 0.0 },
         }
     }

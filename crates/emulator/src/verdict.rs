@@ -53,7 +53,6 @@ pub fn report(
         links: reports,
         flow_lost: flow_lost.map(|(flow, lost)| (flow, lost.into_values())).collect(),
         lateness: overall.lateness(),
-        lateness_distribution: overall.distribution(),
         void: late_directions.verdict(config).into_iter().collect(),
         ..EmulatorReport::default()
     }
@@ -86,6 +85,7 @@ fn direction_report(
         marks: padded(counts.marks.into_values()),
         totals: DirectionTotals { in_flight: totals.entered + totals.duplicated - ended, ..totals },
         lateness: timing.lateness(),
+        lateness_distribution: timing.distribution(),
         saturated: timing.saturated_rate(),
     }
 }

@@ -4,6 +4,7 @@ pub mod finding;
 
 use finding::TestOutcome;
 use netstage_core::measure::Arrivals;
+use netstage_core::measure::trial::LinkLateness;
 use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -429,6 +430,8 @@ pub struct RunOutcome {
     /// Flows whose packets left after their timestamp, each with the maximum time in nanoseconds. It is an error of their
     /// delays.
     pub held: Vec<(String, u64)>,
+    /// Flows with packets that left an emulated link late.
+    pub late_links: Vec<(String, LinkLateness)>,
     /// Arrivals of the flows of datagrams.
     pub arrivals: Vec<FlowArrivals>,
     /// Partial failures, such as a lost agent or a flow that did not start.

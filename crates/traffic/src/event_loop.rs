@@ -5,7 +5,7 @@ use super::dialogue::{DatagramDialogue, StreamDialogue};
 use super::one_ended::{Prober, Reflections};
 use super::pacing::Pacer;
 use super::run_context::{BinClock, MAX_DRAIN, RunTimes, SocketWatch};
-use super::stalls::{self, Stalls};
+use super::stalls::{StallObserver, TICK};
 use super::stamp_flow::{StampReflector, StampSender};
 use super::tcp::{TcpReceiver, TcpSender};
 use super::udp::{UdpReceiver, UdpSender};
@@ -242,13 +242,12 @@ impl EventLoop {
         let mut bins = BinClock::new(frame.interval, frame.duration);
         let mut next_check = Instant::ZERO;
         let mut called_at = Instant::ZERO;
-        let (mut stalls, mut before) = (Stalls::default(), frame.epoch.now());
+        let mut stalls = StallObserver::new(frame.epoch.now(), frame.duration);
         loop {
             let now = frame.epoch.now();
-            if self.observes_stalls && now <= Instant(frame.duration.0) {
-                stalls.observe(before, now);
+            if self.observes_stalls {
+                stalls.observe(now);
             }
-            before = now;
             self.call_due(frame.epoch, now);
             while bins.next <= now {
                 for (flow, member) in &mut self.members {
@@ -261,6 +260,8 @@ impl EventLoop {
             }
             if now >= next_check {
                 if stopped() || now >= end || self.members.iter().all(|(_, member)| member.done(now)) {
+                    // After a stall, packets that arrived in time are still in the sockets.
+                    while self.call_ready(frame.epoch) && frame.epoch.now() < end {}
                     break;
                 }
                 next_check = now + Duration::from_millis(10);
@@ -271,7 +272,7 @@ impl EventLoop {
             let due = self.next_due();
             let mut until = due.min(bins.next).min(end);
             if self.observes_stalls {
-                until = until.min(now + stalls::TICK);
+                until = until.min(now + TICK);
             }
             let exact = self.exact && due == until;
             pacer.wait(frame.epoch.monotonic_ns(until), exact, self.watching.then(|| self.epoll.0.as_fd()));
@@ -281,7 +282,7 @@ impl EventLoop {
         }
         leave_realtime();
         let now = frame.epoch.now();
-        remarks.void.extend(stalls.void_reason(frame.duration));
+        remarks.void.extend(stalls.void_reason());
         let warnings = &mut remarks.warnings;
         let spun =
             self.cpu.is_some().then(|| pacer.spun_ns() as f64 / now.since(Instant::ZERO).0.max(1) as f64);

@@ -32,9 +32,9 @@ mod quic;
 pub mod records;
 mod run_context;
 mod schedule;
-mod stalls;
+pub mod stalls;
 pub mod stamp;
-mod stamp_flow;
+pub mod stamp_flow;
 mod tcp;
 mod travel;
 mod udp;
@@ -260,8 +260,8 @@ impl TrafficEngine {
                 self.ports.push((task.id, port_of(receiver.socket())));
                 (FlowMember::UdpReceiver(receiver), false)
             }
-            (TaskTransport::Stamp { .. }, FlowSide::Receive) => {
-                let reflector = StampReflector::prepare(task, duration, ledger())?;
+            (&TaskTransport::Stamp { interval }, FlowSide::Receive) => {
+                let reflector = StampReflector::prepare(task, interval, duration, ledger())?;
                 self.ports.push((task.id, port_of(reflector.socket())));
                 (FlowMember::StampReflector(reflector), false)
             }

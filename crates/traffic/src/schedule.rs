@@ -71,6 +71,12 @@ impl ScheduleStatistics {
         true
     }
 
+    /// Records a packet that is sent however late it is.
+    pub fn record_late(&mut self, due: Instant, now: Instant) {
+        self.record_stall(due, now);
+        self.late_packets += u64::from(self.limits.departure(due, now) != Departure::OnTime);
+    }
+
     /// Records that the pattern requests a packet at `due`.
     pub fn record_due(&mut self, due: Instant, bytes: u64) {
         self.requested.add(due, bytes);

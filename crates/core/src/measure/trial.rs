@@ -5,9 +5,10 @@
 //! until `next` returns `None`. [`TrialSearch::result`] may be called at any time; the result is final once
 //! `next` has returned `None`.
 
+use super::lateness::MAX_DELAY_ERROR;
 use super::{Arrivals, Histogram};
 use crate::quantity::BitRate;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
@@ -217,15 +218,28 @@ impl DelayStatistics {
     }
 }
 
+/// Lateness of the emulated links on a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkLateness {
+    /// Packets that left a link late and may have formed a burst at the next one.
+    pub packets: u64,
+    /// Maximum lateness of a packet.
+    pub max: Duration,
+    /// Time at which this packet was due.
+    pub at: Instant,
+}
+
 /// Result of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialResult {
     /// Packets sent by the generator.
     pub sent: u64,
-    /// Packets sent late, in a burst that may have caused losses itself.
+    /// Packets sent late, by the generator or an emulated link, in a burst that may have caused losses itself.
     pub late: u64,
     /// Maximum time between the timestamp of a packet and its departure.
     pub held: Duration,
+    /// Lateness of the emulated links, whose late packets are among those sent late.
+    pub links: LinkLateness,
     /// Packets received intact, without duplicates.
     pub received: u64,
     /// Packets that arrived at the receiver's host but were dropped there by the socket buffer.
@@ -289,6 +303,10 @@ impl TrialResult {
             return Some(TesterFault::GeneratorFast { requested, offered });
         }
         let lost = self.lost();
+        let is_many = self.links.packets as f64 > tolerance * self.sent as f64;
+        if is_many || lost > 0 && lost <= self.links.packets {
+            return Some(TesterFault::LinkLate { packets: self.links.packets, at: self.links.at });
+        }
         if lost > 0 && lost <= self.late {
             return Some(TesterFault::GeneratorLate { packets: self.late, lost });
         }
@@ -302,14 +320,13 @@ impl TrialResult {
 
     /// Returns the fault of the tester, if any, in a trial that measures delays.
     pub fn fault_of_delays(&self, trial: &Trial, tolerance: f64) -> Option<TesterFault> {
-        let held = (self.held > MAX_HELD).then_some(TesterFault::GeneratorHeld { time: self.held });
-        self.fault(trial, tolerance).or(held)
+        let fault = self.fault(trial, tolerance);
+        let held = (self.held > MAX_DELAY_ERROR).then_some(TesterFault::GeneratorHeld { time: self.held });
+        let late = self.links.max > MAX_DELAY_ERROR;
+        let late = late.then_some(TesterFault::LinkDelayed { time: self.links.max, at: self.links.at });
+        fault.or(held).or(late)
     }
 }
-
-/// Maximum time between the timestamp of a packet and its departure in a trial that measures delays. It equals the
-/// lateness up to which an emulated link is on time.
-const MAX_HELD: Duration = Duration::from_millis(1);
 
 /// Fault of the tester in a trial, which must not be attributed to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -337,6 +354,20 @@ pub enum TesterFault {
         packets: u64,
         /// Packets lost.
         lost: u64,
+    },
+    /// Packets that left an emulated link late and may have changed the losses at the next one.
+    LinkLate {
+        /// Packets that left late.
+        packets: u64,
+        /// Time at which the latest was due.
+        at: Instant,
+    },
+    /// Packets that left an emulated link so late that the delays are wrong.
+    LinkDelayed {
+        /// Maximum lateness.
+        time: Duration,
+        /// Time at which this packet was due.
+        at: Instant,
     },
     /// Sending at the requested load that ended early.
     GeneratorStopped {
@@ -433,6 +464,8 @@ impl Referee {
             TesterFault::NothingSent
             | TesterFault::GeneratorFast { .. }
             | TesterFault::GeneratorLate { .. }
+            | TesterFault::LinkLate { .. }
+            | TesterFault::LinkDelayed { .. }
             | TesterFault::GeneratorHeld { .. }
             | TesterFault::GeneratorStopped { .. } => Admission::Abandoned,
         }
@@ -518,6 +551,21 @@ mod tests {
             stopped.fault_of_delays(&trial(100.0), 0.01),
             Some(TesterFault::GeneratorHeld { time: Duration::from_millis(20) })
         );
+    }
+
+    #[test]
+    fn late_links_are_a_fault_that_can_explain_the_result() {
+        let late = |packets, received, ms| {
+            let links = LinkLateness { packets, max: Duration::from_millis(ms), at: Instant(7) };
+            TrialResult { late: packets, links, ..sent(1000, received) }
+        };
+        let fault = |result: TrialResult| result.fault(&trial(100.0), 0.01);
+        assert_eq!((fault(late(10, 1000, 9)), fault(late(9, 990, 9))), (None, None));
+        assert_eq!(fault(late(11, 1000, 9)), Some(TesterFault::LinkLate { packets: 11, at: Instant(7) }));
+        assert_eq!(fault(late(9, 991, 9)), Some(TesterFault::LinkLate { packets: 9, at: Instant(7) }));
+        let delayed = TesterFault::LinkDelayed { time: Duration::from_millis(9), at: Instant(7) };
+        assert_eq!(late(0, 1000, 9).fault_of_delays(&trial(100.0), 0.01), Some(delayed));
+        assert_eq!(late(0, 1000, 1).fault_of_delays(&trial(100.0), 0.01), None);
     }
 
     #[test]

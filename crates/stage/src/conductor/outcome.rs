@@ -6,7 +6,10 @@ use netstage_agent_api::results::{
     WindowSample,
 };
 use netstage_agent_api::service::ServiceResult;
+use netstage_core::measure::Histogram;
 use netstage_core::measure::histogram::rounded;
+use netstage_core::measure::lateness::{LatenessLimits, MAX_SHARE};
+use netstage_core::measure::trial::LinkLateness;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::traffic::application::{Application, Quality, QualityDistributions};
@@ -42,9 +45,6 @@ pub struct Findings<'a> {
     pub watched: &'a WatchedWindows,
 }
 
-/// Share of scheduled packets that a sender may skip; beyond, the run is void. It equals the tolerance of trials.
-const MAX_SKIPPED: f64 = 0.01;
-
 /// Returns the outcome, with series in the order of the metric registry.
 pub fn outcome(found: &Findings) -> RunOutcome {
     let plan = found.plan;
@@ -69,6 +69,7 @@ pub fn outcome(found: &Findings) -> RunOutcome {
         }
         builder.add_flow(plan, member, &sides, lost);
         let name = plan.flow_name(member.group, member.index);
+        builder.add_link_lateness(found, group, &name);
         if found.is_real && has_timestamps(&group.transport) && sides.receiving.contains_key(name.as_str()) {
             let error = (found.clock_error)(group.from, group.to) as f64 * 1e-9;
             let values = vec![error; builder.bins];
@@ -296,6 +297,19 @@ impl OutcomeBuilder {
         let [forward, backward] = FlowDirection::BOTH.map(|direction| direction.subject(name));
         self.push_total(Metric::FlowLost, &forward, missing(sent, reflected));
         self.push_total(Metric::FlowLost, &backward, missing(reflected, answered));
+        if let Some(schedule) = reflector.and_then(|reflector| reflector.schedule) {
+            self.outcome.loads.push(AchievedLoad {
+                subject: name.to_owned(),
+                quantity: "replies on time".into(),
+                unit: "packets".into(),
+                layer: String::new(),
+                requested: schedule.sent as f64,
+                achieved: (schedule.sent - schedule.late) as f64,
+            });
+            // Late replies queue behind each other on their way back, by no more than they were late.
+            let late = if schedule.late > 0 { schedule.stall_ns.0 } else { 0 };
+            self.outcome.held.push((name.to_owned(), schedule.held_ns.max(late)));
+        }
         if let Some(sender) = sender {
             self.distribution(Metric::FlowDelay, &forward, &sender.delay);
             self.distribution(Metric::FlowDelay, &backward, &sender.answer_delay);
@@ -430,7 +444,7 @@ impl OutcomeBuilder {
         }
         load("packets on time", "packets", schedule.sent as f64, (schedule.sent - schedule.late) as f64);
         self.outcome.held.push((name.to_owned(), schedule.held_ns));
-        if schedule.skipped as f64 > MAX_SKIPPED * schedule.requested as f64 {
+        if schedule.skipped as f64 > MAX_SHARE * schedule.requested as f64 {
             let (lateness, due) = (schedule.stall_ns.0 as f64 / 1e6, schedule.stall_ns.1 as f64 / 1e9);
             let reason = format!(
                 "flow.{name}: the sender was late, at most by {lateness:.1} ms at {due:.3} s, and did not send {} of {} \
@@ -438,6 +452,53 @@ impl OutcomeBuilder {
                 schedule.skipped, schedule.requested
             );
             self.outcome.late_senders.push((name.to_owned(), reason));
+        }
+    }
+
+    /// Adds the lateness of the emulated links on the path of a flow of datagrams.
+    fn add_link_lateness(&mut self, found: &Findings, group: &FlowGroup, name: &str) {
+        let is_packets = |load: &&AchievedLoad| load.subject == name && load.quantity == "packets";
+        let Some(load) = self.outcome.loads.iter().find(is_packets) else { return };
+        if matches!(group.transport, FlowTransport::Tcp(_)) {
+            return;
+        }
+        let (sent, seconds) = (load.achieved, group.stop.since(group.start).as_secs_f64());
+        let gap = Duration::from_secs_f64(if sent > 0.0 { seconds / sent } else { 0.0 });
+        let on_time = LatenessLimits::for_gap(gap).on_time();
+        let is_answered = matches!(group.transport, FlowTransport::Stamp { .. })
+            || is_one_ended(&group.transport)
+            || group.traffic.application().is_some();
+        let reverse = if is_answered { &group.reverse[..] } else { &[] };
+        let mut lateness = LinkLateness::default();
+        for path in [&group.path[..], reverse] {
+            for (index, hop) in path.iter().enumerate() {
+                let name_of_link = &found.plan.links[hop.link].name;
+                let link = found.emulator.links.iter().find(|link| link.name == *name_of_link);
+                let Some(direction) = link.map(|link| &link.directions[hop.direction]) else { continue };
+                let emulator::report::Lateness { frames, max_ns, max_due_ns, .. } = direction.lateness;
+                if max_ns > lateness.max.0 {
+                    (lateness.max, lateness.at) = (Duration(max_ns), Instant(max_due_ns));
+                }
+                // The last link of a path has no queue behind it.
+                if index + 1 == path.len() {
+                    continue;
+                }
+                let buckets = direction.lateness_distribution.0.iter();
+                let late: u64 = buckets.filter(|(late, _)| *late > on_time.0).map(|(_, frames)| frames).sum();
+                lateness.packets += late;
+                if late as f64 > MAX_SHARE * frames as f64 {
+                    let reason = format!(
+                        "flow.{name}: {late} of {frames} packets left link.{} late, at most by {:.1} ms at {:.3} s",
+                        direction.name,
+                        max_ns as f64 / 1e6,
+                        max_due_ns as f64 / 1e9
+                    );
+                    self.outcome.late_senders.push((name.to_owned(), reason));
+                }
+            }
+        }
+        if lateness.max > Duration::ZERO {
+            self.outcome.late_links.push((name.to_owned(), lateness));
         }
     }
 
@@ -524,11 +585,14 @@ impl OutcomeBuilder {
     fn add_remarks(&mut self, found: &Findings) {
         let outcome = &mut self.outcome;
         let emulator = found.emulator;
-        if !emulator.lateness_distribution.0.is_empty() {
+        let mut lateness = Histogram::default();
+        let directions = || emulator.links.iter().flat_map(|link| &link.directions);
+        directions().for_each(|direction| lateness.add(&direction.lateness_distribution.0));
+        if lateness.count() > 0 {
             outcome.distributions.push(Distribution {
                 metric: Metric::LinkLateness,
                 subject: String::new(),
-                buckets: emulator.lateness_distribution.0.clone(),
+                buckets: lateness.buckets().collect(),
             });
         }
         outcome.warnings.extend(emulator.warnings.iter().cloned());
@@ -546,7 +610,7 @@ impl OutcomeBuilder {
             outcome.warnings.extend(report.warnings.iter().map(named));
             outcome.void.extend(report.void.iter().map(named));
         }
-        for direction in emulator.links.iter().flat_map(|link| &link.directions) {
+        for direction in directions() {
             if let Some(saturated) = &direction.saturated {
                 outcome.loads.push(AchievedLoad {
                     subject: direction.name.clone(),

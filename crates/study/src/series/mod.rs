@@ -13,6 +13,7 @@ pub use distributions::write_distributions;
 pub use read::{Block, SeriesReader, read_run};
 pub use write::{Joiner, encode_run};
 
+use netstage_core::measure::trial::LinkLateness;
 use netstage_scenario::outcome::finding::TestOutcome;
 use netstage_scenario::outcome::{AchievedLoad, Distribution, FlowArrivals};
 use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
@@ -41,6 +42,8 @@ struct RunMetadata {
     void: Vec<String>,
     late_senders: Vec<(String, String)>,
     held: Vec<(String, u64)>,
+    #[serde(default)]
+    late_links: Vec<(String, LinkLateness)>,
     arrivals: Vec<FlowArrivals>,
     failures: Vec<String>,
     differences: Vec<String>,

@@ -1,9 +1,9 @@
 //! Conversion of a run's outcome to the result of a trial.
 
 use netstage_core::measure::Histogram;
-use netstage_core::measure::trial::{DelayStatistics, Trial, TrialResult};
+use netstage_core::measure::trial::{DelayStatistics, LinkLateness, Trial, TrialResult};
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::outcome::{Metric, RunOutcome};
+use netstage_scenario::outcome::{AchievedLoad, Metric, RunOutcome};
 use netstage_scenario::plan::FlowDirection;
 
 /// Returns the result of a trial of packets. `probe` is the name of its flow.
@@ -24,10 +24,13 @@ pub fn packets(outcome: &RunOutcome, probe: &str, trial: &Trial) -> TrialResult 
     let delays = delays(outcome, probe);
     let arrivals = outcome.arrivals.iter().find(|arrivals| arrivals.flow == probe);
     let after_end = arrivals.map_or(0, |arrivals| arrivals.after_end);
+    let links = outcome.late_links.iter().find(|(flow, _)| flow == probe);
+    let links = links.map_or(LinkLateness::default(), |&(_, links)| links);
     TrialResult {
         sent,
         arrivals: arrivals.map(|arrivals| arrivals.window),
-        late: late(outcome, probe),
+        late: late(outcome, probe) + links.packets,
+        links,
         held: held(outcome, probe),
         received: (of_payload(Metric::FlowThroughput) + after_end).min(sent),
         receiver_dropped: count(Metric::FlowReceiverDrops),
@@ -105,15 +108,19 @@ fn sending(outcome: &RunOutcome, probe: &str, trial: &Trial, sent: u64) -> Durat
     Duration::from_secs_f64(sent as f64 / (trial.load.0 * share))
 }
 
-/// Returns the number of packets that were sent late.
+/// Returns the number of packets and replies that were sent late.
 fn late(outcome: &RunOutcome, probe: &str) -> u64 {
-    let load = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == "packets on time");
-    load.map_or(0, |load| (load.requested - load.achieved).round() as u64)
+    let is_late = |load: &&AchievedLoad| {
+        load.subject == probe && ["packets on time", "replies on time"].contains(&load.quantity.as_str())
+    };
+    let late = outcome.loads.iter().filter(is_late).map(|load| load.requested - load.achieved);
+    late.sum::<f64>().round() as u64
 }
 
-/// Returns the maximum time between the timestamp of a packet and its departure.
+/// Returns the maximum time between the timestamp of a packet or reply and its departure.
 fn held(outcome: &RunOutcome, probe: &str) -> Duration {
-    outcome.held.iter().find(|(flow, _)| flow == probe).map_or(Duration::ZERO, |&(_, time)| Duration(time))
+    let held = outcome.held.iter().filter(|(flow, _)| flow == probe).map(|&(_, time)| Duration(time));
+    held.max().unwrap_or(Duration::ZERO)
 }
 
 /// Returns the distribution of the probe's delay in nanoseconds: one-way, or round-trip if only the sender measures.

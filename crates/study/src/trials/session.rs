@@ -323,14 +323,27 @@ pub fn describe(fault: &TesterFault) -> String {
             format!("the generator offered {:.0} packets/s instead of {:.0}", offered.0, requested.0)
         }
         TesterFault::GeneratorLate { packets, lost } => {
-            format!("the generator sent {packets} packets late, which may have caused the loss of {lost}")
+            format!(
+                "the tester sent {packets} packets or replies late, which may have caused the loss of {lost}"
+            )
+        }
+        TesterFault::LinkLate { packets, at } => format!(
+            "emulated links sent {packets} packets late, most of all at {:.3} s, which may have changed the losses",
+            at.as_secs_f64()
+        ),
+        TesterFault::LinkDelayed { time, at } => {
+            let time = crate::format::duration(time.0);
+            format!(
+                "an emulated link was {time} late at {:.3} s, so that the delays are wrong",
+                at.as_secs_f64()
+            )
         }
         TesterFault::GeneratorStopped { requested, sent } => {
             format!("the generator sent {sent} of {requested} packets")
         }
         TesterFault::GeneratorHeld { time } => {
             format!(
-                "the generator stopped for {} between the timestamp of a packet and its departure",
+                "the tester stopped for {} while it sent or answered a packet, so that the delays are wrong",
                 crate::format::duration(time.0)
             )
         }

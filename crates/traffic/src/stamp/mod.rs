@@ -7,7 +7,7 @@ mod sender;
 mod socket;
 
 pub use clock::WallClock;
-pub use reflector::Reflector;
+pub use reflector::{Reflector, ReplyTimes};
 pub use sender::{
     DelaySamples, PacketDeparture, StampSenderSession, StampSessionConfig, StampSessionResult, run,
 };

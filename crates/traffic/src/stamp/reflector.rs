@@ -5,6 +5,7 @@ use super::socket::{PacketSocket, ReceivedDatagram};
 use super::{HmacKey, MAX_PACKET_BYTES, PACKETS_PER_CALL, Timescale, mode, with_mac};
 use netstage_core::measure::stamp::{self, ReceivedPacketInfo, ReflectorConfig, ReflectorCounts};
 use netstage_core::time::Instant;
+use netstage_host::clock::monotonic_ns;
 use netstage_host::shutdown::DaemonShutdown;
 use netstage_wire::stamp::tlv::sync_source;
 use socket2::Socket;
@@ -15,6 +16,15 @@ use std::time::Duration;
 /// Interval at which the reflector checks whether it must end.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const ECN: u8 = 0b11;
+
+/// Times of a reply, in nanoseconds of the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyTimes {
+    /// Time of its timestamp.
+    pub stamped: u64,
+    /// Time at which the system accepted it.
+    pub left: u64,
+}
 
 /// Bound reflector. It answers in [`SessionReflector::run`], or in each call of [`SessionReflector::handle_ready`].
 pub struct Reflector {
@@ -68,13 +78,13 @@ impl Reflector {
     pub fn run(mut self) -> io::Result<ReflectorCounts> {
         while !self.ender.is_requested() {
             self.socket.wait(POLL_INTERVAL)?;
-            self.handle_ready(|_, _| {});
+            self.handle_ready(|_, _, _| {});
         }
         Ok(self.machine.counts())
     }
 
-    /// Answers the received packets. Calls `each` for every answered packet.
-    pub fn handle_ready(&mut self, mut each: impl FnMut(&ReceivedDatagram, &[u8])) {
+    /// Answers the received packets. Calls `each` for every answered packet with the times of its reply.
+    pub fn handle_ready(&mut self, mut each: impl FnMut(&ReceivedDatagram, &[u8], ReplyTimes)) {
         for _ in 0..PACKETS_PER_CALL {
             // Errors concern replies that did not reach their host.
             let Ok(Some(received)) = self.socket.receive(&mut self.packet) else { return };
@@ -91,13 +101,14 @@ impl Reflector {
             };
             let (machine, reply) = (&mut self.machine, &mut self.reply);
             let packet = &self.packet[..received.length];
+            let stamped = monotonic_ns();
             let now = || self.timescale.now_ns();
             let answer =
                 with_mac(self.key.as_ref(), |mac| machine.reflect(packet, &arrival, mac, now, reply));
             if let Ok(dscp) = answer {
                 // A reply that cannot be sent counts as lost.
                 let _ = self.socket.send(&self.reply, received.destination, Some(received.source), dscp << 2);
-                each(&received, packet);
+                each(&received, packet, ReplyTimes { stamped, left: monotonic_ns() });
             }
         }
     }

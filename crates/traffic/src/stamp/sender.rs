@@ -70,9 +70,21 @@ pub struct StampSessionResult {
     pub rejection: Option<String>,
     /// Whether the session was stopped before its end.
     pub interrupted: bool,
+    /// Set once a reply reported a clock that is not synchronized.
+    is_unsynchronized: bool,
 }
 
 impl StampSessionResult {
+    /// Records the delays of a reply.
+    pub fn record(&mut self, sample: &StampSample) {
+        self.round_trip.push(sample.round_trip);
+        self.forward.push(sample.forward);
+        self.backward.push(sample.backward);
+        self.at_reflector.push(sample.reflector_time);
+        self.is_unsynchronized |= sample.uncertainty.is_none();
+        self.uncertainty_ns = sample.uncertainty.max(self.uncertainty_ns).filter(|_| !self.is_unsynchronized);
+    }
+
     /// Returns the reflector's clock minus the local clock, from the packet with the shortest round trip.
     pub fn clock_offset(&self) -> Option<ClockOffset> {
         let exchanges = self.forward.iter().zip(self.backward.iter());
@@ -128,8 +140,6 @@ pub struct StampSenderSession {
     timescale: Timescale,
     traffic_class: u8,
     result: StampSessionResult,
-    /// Set while all replies report synchronized clocks.
-    is_synchronized: bool,
     bytes: Vec<u8>,
     reply: Vec<u8>,
 }
@@ -175,7 +185,6 @@ impl StampSenderSession {
             timescale: sending.timescale,
             traffic_class: sending.traffic_class,
             result: StampSessionResult { local_clock: Some(clock), ..StampSessionResult::default() },
-            is_synchronized: true,
             bytes: Vec::new(),
             reply: vec![0; MAX_PACKET_BYTES],
         })
@@ -228,7 +237,7 @@ impl StampSenderSession {
             let (sender, reply) = (&mut self.sender, &self.reply[..received.length]);
             let sample = with_mac(self.key.as_ref(), |mac| sender.handle_packet(reply, at, mac));
             match &sample {
-                Ok(sample) => self.record(sample),
+                Ok(sample) => self.result.record(sample),
                 Err(rejected) => {
                     self.result.rejection.get_or_insert_with(|| rejected.to_string());
                 }
@@ -240,17 +249,6 @@ impl StampSenderSession {
     /// Returns the result.
     pub fn finish(self) -> StampSessionResult {
         StampSessionResult { counts: self.sender.result(), ..self.result }
-    }
-
-    fn record(&mut self, sample: &StampSample) {
-        let result = &mut self.result;
-        result.round_trip.push(sample.round_trip);
-        result.forward.push(sample.forward);
-        result.backward.push(sample.backward);
-        result.at_reflector.push(sample.reflector_time);
-        self.is_synchronized &= sample.uncertainty.is_some();
-        result.uncertainty_ns =
-            sample.uncertainty.max(result.uncertainty_ns).filter(|_| self.is_synchronized);
     }
 }
 

@@ -1,6 +1,7 @@
 //! STAMP flows of an assignment: the session-sender on one side, the session-reflector on the other. Runs the
 //! sessions of [`crate::stamp`] on the run's schedule, and counts their packets in its bins.
 
+pub mod records;
 mod reflector;
 mod sender;
 

@@ -5,10 +5,10 @@ use super::super::records::FlowLedger;
 use super::super::run_context::QUIET_TIME;
 use super::super::udp::Drops;
 use super::prepare_socket;
+use super::records::ReflectorRecords;
 use crate::stamp::{Reflector, Timescale};
 use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::FlowTask;
-use netstage_core::measure::sequence::{Sequence, SequenceArrival};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_wire::stamp::{Mode, SenderPacket};
@@ -20,11 +20,10 @@ pub struct StampReflector {
     reflector: Reflector,
     /// Session identifier of the flow.
     session: u16,
-    sequence: Sequence,
     start: Instant,
     end: Instant,
     foreign: u64,
-    ledger: FlowLedger,
+    records: ReflectorRecords,
     drops: Drops,
 }
 
@@ -32,6 +31,7 @@ impl StampReflector {
     /// Opens and binds the socket. Packets that arrive before the run wait in it.
     pub fn prepare(
         task: &FlowTask,
+        interval: Duration,
         duration: Duration,
         ledger: FlowLedger,
     ) -> Result<StampReflector, FlowProblem> {
@@ -42,11 +42,10 @@ impl StampReflector {
             name: task.name.clone(),
             reflector,
             session: task.id as u16,
-            sequence: Sequence::new(),
             start: Instant(task.start.0),
             end: Instant(duration.0),
             foreign: 0,
-            ledger,
+            records: ReflectorRecords::new(interval, ledger),
             drops,
         })
     }
@@ -63,25 +62,17 @@ impl StampReflector {
 
     /// Answers the received packets.
     pub fn handle_ready(&mut self, epoch: Epoch) {
-        let Self { reflector, session, sequence, foreign, ledger, drops, .. } = self;
-        reflector.handle_ready(|received, packet| {
+        let Self { reflector, session, foreign, records, drops, .. } = self;
+        reflector.handle_ready(|received, packet, times| {
             drops.update(received.drops);
             let packet = SenderPacket::read(packet, Mode::Unauthenticated).ok();
             let Some(packet) = packet.filter(|packet| packet.session == *session) else {
                 *foreign += 1;
                 return;
             };
+            let times = (epoch.instant(times.stamped), epoch.instant(times.left));
             let at = epoch.instant(received.monotonic_ns);
-            let counts = ledger.at(at);
-            match sequence.handle_packet(packet.sequence.into()) {
-                SequenceArrival::Newest { .. } => {}
-                SequenceArrival::Late => counts.reordered += 1,
-                SequenceArrival::Duplicate | SequenceArrival::TooOld => {
-                    counts.duplicated += 1;
-                    return;
-                }
-            }
-            ledger.receive(at, 1, received.length as u64);
+            records.record(packet.sequence.into(), received.length as u64, at, times);
         });
     }
 
@@ -92,7 +83,7 @@ impl StampReflector {
 
     /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> BinCounts {
-        *self.ledger.counts(bin)
+        self.records.counts(bin)
     }
 
     /// Returns the result.
@@ -101,14 +92,11 @@ impl StampReflector {
             warnings
                 .push(format!("flow {}: {} packets on its port were not its own", self.name, self.foreign));
         }
-        let is_silent = self.sequence.received() == 0 && now > self.start + QUIET_TIME;
+        let is_silent = self.records.received() == 0 && now > self.start + QUIET_TIME;
         FlowResult {
-            name: self.name,
-            drained: self.ledger.drained(),
-            bins: self.ledger.into_bins(),
             socket_drops: self.drops.finish(),
             error: is_silent.then(|| "nothing arrived".to_string()),
-            ..FlowResult::default()
+            ..self.records.finish(self.name)
         }
     }
 }

@@ -2,14 +2,13 @@
 
 use super::super::emissions::Emissions;
 use super::super::error::FlowProblem;
-use super::super::records::{FlowLedger, TimeHistogram};
-use super::super::schedule::ScheduleStatistics;
+use super::super::records::FlowLedger;
 use super::super::udp::Drops;
 use super::prepare_socket;
-use crate::stamp::{DelaySamples, MAX_PACKET_BYTES, StampSenderSession, StampSessionConfig, Timescale};
-use netstage_agent_api::results::{BinCounts, Buckets, FlowResult};
+use super::records::SenderRecords;
+use crate::stamp::{MAX_PACKET_BYTES, StampSenderSession, StampSessionConfig, Timescale};
+use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::FlowTask;
-use netstage_core::measure::stamp::RejectReason;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_wire::stamp::{UNAUTHENTICATED, tlv};
@@ -19,14 +18,8 @@ use socket2::Socket;
 pub struct StampSender {
     name: String,
     session: StampSenderSession,
-    /// Bytes of every packet and reply.
-    bytes: u64,
     end: Instant,
-    ledger: FlowLedger,
-    punctuality: ScheduleStatistics,
-    interval: Duration,
-    /// Skipped packets that are in the statistics.
-    counted_skips: u32,
+    records: SenderRecords,
     drops: Drops,
 }
 
@@ -66,9 +59,8 @@ impl StampSender {
         let session = StampSenderSession::open(&sending, start)
             .map_err(|error| FlowProblem::binding(task.source, error))?;
         let drops = prepare_socket(session.socket(), task.destination.is_ipv6())?;
-        let punctuality = ScheduleStatistics::new(interval);
-        let name = task.name.clone();
-        Ok(StampSender { name, session, bytes, end, ledger, punctuality, interval, counted_skips: 0, drops })
+        let records = SenderRecords::new(bytes, interval, ledger);
+        Ok(StampSender { name: task.name.clone(), session, end, records, drops })
     }
 
     /// Returns the socket.
@@ -86,46 +78,15 @@ impl StampSender {
         // A reply that waits in the socket is not overdue.
         self.handle_ready(epoch);
         let departure = self.session.handle_timeout(epoch);
-        self.count_skips(epoch.now(), departure.is_some());
-        let Some(departure) = departure else { return };
-        self.record_due(departure.due);
-        if let Some(left) = departure.left {
-            self.punctuality.record_held(departure.due, departure.stamped, left);
-            self.punctuality.record_sent(departure.due, departure.stamped, self.bytes);
-            let counts = self.ledger.at(departure.stamped);
-            counts.sent += 1;
-            counts.sent_bytes += self.bytes;
-        }
-    }
-
-    /// Counts the packets skipped since the last call, before the one sent now.
-    fn count_skips(&mut self, now: Instant, is_sent: bool) {
-        let (skipped, last) = self.session.schedule();
-        for back in (0..u64::from(skipped - self.counted_skips)).rev() {
-            let due = Instant(last.0.saturating_sub((back + u64::from(is_sent)) * self.interval.0));
-            self.punctuality.admit(due, now, 1);
-            self.record_due(due);
-        }
-        self.counted_skips = skipped;
-    }
-
-    fn record_due(&mut self, due: Instant) {
-        self.punctuality.record_due(due, self.bytes);
-        self.ledger.at(due).offered_bytes += self.bytes;
+        self.records.record_departure(self.session.schedule(), departure, epoch.now());
     }
 
     /// Receives replies.
     pub fn handle_ready(&mut self, epoch: Epoch) {
-        let (ledger, drops) = (&mut self.ledger, &mut self.drops);
+        let (records, drops) = (&mut self.records, &mut self.drops);
         self.session.handle_ready(epoch, |received, sample| {
             drops.update(received.drops);
-            let at = epoch.instant(received.monotonic_ns);
-            match sample {
-                // The packet arrived, but its delay is unknown.
-                Ok(_) | Err(RejectReason::ReflectorClock) => ledger.receive(at, 1, received.length as u64),
-                Err(RejectReason::NotOutstanding) => ledger.at(at).duplicated += 1,
-                Err(_) => {}
-            }
+            records.record_reply(epoch.instant(received.monotonic_ns), received.length as u64, sample);
         });
     }
 
@@ -136,47 +97,13 @@ impl StampSender {
 
     /// Returns the counts of a bin.
     pub fn counts(&mut self, bin: usize) -> BinCounts {
-        *self.ledger.counts(bin)
+        self.records.counts(bin)
     }
 
     /// Returns the result.
-    pub fn finish(mut self, _now: Instant, warnings: &mut Vec<String>) -> FlowResult {
-        let name = self.name;
-        if let Some(warning) = self.punctuality.warning() {
-            warnings.push(format!("flow {name}: {warning}"));
-        }
-        let session = self.session.finish();
-        if let Some(reason) = session.rejection.as_ref().filter(|_| session.counts.rejected > 0) {
-            warnings
-                .push(format!("flow {name}: {} replies were rejected: {reason}", session.counts.rejected));
-        }
-        // Reordering is known only for the whole session, so it counts in the last bin.
-        self.ledger.at(self.end).reordered += u64::from(session.counts.reordered);
-        let negative =
-            [&session.forward, &session.backward].map(|delays| delays.iter().filter(|ns| *ns < 0).count());
-        if negative.iter().sum::<usize>() > 0 {
-            warnings.push(format!(
-                "flow {name}: {} packets and {} answers have negative delays: a clock was set during the run, or the \
-                 clocks of the hosts differ",
-                negative[0], negative[1]
-            ));
-        }
-        FlowResult {
-            sends: true,
-            round_trip: buckets(&session.round_trip),
-            delay: buckets(&session.forward),
-            answer_delay: buckets(&session.backward),
-            gaps: self.punctuality.gaps(),
-            schedule: Some(self.punctuality.schedule()),
-            drained: self.ledger.drained(),
-            bins: self.ledger.into_bins(),
-            socket_drops: self.drops.finish(),
-            error: session
-                .failed_sends
-                .map(|(count, error)| format!("{count} packets were not sent: {error}")),
-            name,
-            ..FlowResult::default()
-        }
+    pub fn finish(self, _now: Instant, warnings: &mut Vec<String>) -> FlowResult {
+        let result = self.records.finish(self.name, &self.session.finish(), self.end, warnings);
+        FlowResult { socket_drops: self.drops.finish(), ..result }
     }
 }
 
@@ -190,12 +117,6 @@ fn padding(bytes: u64) -> Result<Option<u16>, FlowProblem> {
         Some(room) if room >= tlv::HEADER as u64 => Ok(Some((room - tlv::HEADER as u64) as u16)),
         _ => Err(FlowProblem::InvalidTask("a STAMP packet has 44 bytes, or at least 48")),
     }
-}
-
-fn buckets(delays: &DelaySamples) -> Buckets {
-    let mut times = TimeHistogram::new();
-    delays.iter().for_each(|ns| times.record(u64::try_from(ns).unwrap_or(0)));
-    times.buckets()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::{FrameProbe, count};
 use crate::trials::session::{TestAbort, TestSession};
+use netstage_core::measure::rfc2544::LossAtLoad;
 use netstage_core::measure::trial::{DelayStatistics, OfferedLoad};
 use netstage_core::measure::{Histogram, clopper_pearson};
 use netstage_core::time::Duration;
@@ -16,7 +17,7 @@ pub fn run(
 ) -> Result<(), TestAbort> {
     let name = session.test.name.clone();
     let load = OfferedLoad(1.0 / interval.as_secs_f64());
-    let sent = count(session, probe, load, trial, 1)?.sent;
+    let LossAtLoad { sent, late, .. } = count(session, probe, load, trial, 1)?;
     let (round_trips, directions) = (session.take_travel_times(), session.take_direction_results());
     let Some([lost_forward, lost_backward]) = directions.lost else {
         return Err(TestAbort::Void(format!(
@@ -28,9 +29,9 @@ pub fn run(
     let counts =
         [(FlowDirection::Forward, sent, lost_forward), (FlowDirection::Backward, reflected, lost_backward)];
     for ((direction, sent, lost), delays) in counts.into_iter().zip(&directions.delays) {
-        add_findings(session, direction.name(), sent, lost, delays);
+        add_findings(session, direction.name(), (sent, lost, late), delays);
     }
-    add_findings(session, ROUND_TRIP, sent, lost_forward + lost_backward, &round_trips);
+    add_findings(session, ROUND_TRIP, (sent, lost_forward + lost_backward, late), &round_trips);
     session.add_value(Metric::TestClockError, &name, directions.clock_error.unwrap_or(f64::NAN));
     session.add_verdict(format!(
         "{name}: {lost_forward} of {sent} packets were lost forward, {lost_backward} of {reflected} replies backward"
@@ -48,13 +49,19 @@ pub fn run(
     Ok(())
 }
 
-/// Adds the findings of loss and delay of one direction or of the round trip.
-fn add_findings(session: &mut TestSession, part: &str, sent: u64, lost: u64, delays: &Histogram) {
+/// Adds the findings of loss and delay of one direction or of the round trip. Late packets may have caused as many losses.
+fn add_findings(
+    session: &mut TestSession,
+    part: &str,
+    (sent, lost, late): (u64, u64, u64),
+    delays: &Histogram,
+) {
     let (subject, lost) = (session.test.part(part), lost.min(sent));
     if sent > 0 {
-        let exact = clopper_pearson(lost, sent, 0.95);
+        let low = clopper_pearson(lost.saturating_sub(late), sent, 0.95).lower;
+        let high = clopper_pearson(lost, sent, 0.95).upper;
         let ratio = lost as f64 / sent as f64;
-        session.add_value_within(Metric::TestLossRatio, &subject, ratio, (exact.lower, exact.upper));
+        session.add_value_within(Metric::TestLossRatio, &subject, ratio, (low, high));
     }
     let Some(delays) = DelayStatistics::from_histogram(delays) else { return };
     for (metric, delay) in [
