@@ -69,9 +69,17 @@ fn verdicts(out: &mut String, data: &ReportData) {
                 let _ = writeln!(out, " — in all {} cells", all.len());
             }
             _ => {
-                let _ = writeln!(out, " — in {} of {} cells; not in", all.len() - failed.len(), all.len());
+                // A verdict without a cell is about the expectation as a whole, or about the only cell.
+                let cells = all.iter().filter(|v| !v.cell.is_empty()).count();
+                let failed_cells = failed.iter().filter(|v| !v.cell.is_empty()).count();
+                let _ = match cells {
+                    0 => writeln!(out),
+                    _ => writeln!(out, " — in {} of {cells} cells; not met:", cells - failed_cells),
+                };
                 for verdict in failed.iter().take(8) {
-                    let _ = writeln!(out, "    {}: {}", verdict.cell, verdict.achieved);
+                    let cell = [verdict.cell.as_str(), ": "].concat();
+                    let cell = if verdict.cell.is_empty() { "" } else { &cell };
+                    let _ = writeln!(out, "    {cell}{}", verdict.achieved);
                 }
                 if failed.len() > 8 {
                     let _ = writeln!(out, "    … and {} more", failed.len() - 8);
@@ -126,7 +134,40 @@ pub fn table(table: &ReportTable) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netstage_study::report::ExpectationVerdict;
     use netstage_study::table::TableColumn;
+
+    fn verdict(cell: &str, achieved: &str, pass: bool) -> ExpectationVerdict {
+        ExpectationVerdict {
+            name: "fast".into(),
+            metric: "flow.throughput".into(),
+            condition: "≥ 1 Mbit/s".into(),
+            achieved: achieved.into(),
+            claim: String::new(),
+            missed: String::new(),
+            pass,
+            cell: cell.into(),
+        }
+    }
+
+    fn verdict_lines(expectations: Vec<ExpectationVerdict>) -> String {
+        let mut out = String::new();
+        verdicts(&mut out, &ReportData { expectations, ..ReportData::default() });
+        out
+    }
+
+    #[test]
+    fn a_verdict_without_a_cell_is_not_counted_as_a_cell() {
+        let problem = || verdict("", "no such flow", false);
+        assert_eq!(
+            verdict_lines(vec![problem(), verdict("", "0.5 Mbit/s", false)]),
+            "\n✗ fast: flow.throughput ≥ 1 Mbit/s\n    no such flow\n    0.5 Mbit/s\n"
+        );
+        assert_eq!(
+            verdict_lines(vec![problem(), verdict("a", "2 Mbit/s", true), verdict("b", "0.5 Mbit/s", false)]),
+            "\n✗ fast: flow.throughput ≥ 1 Mbit/s — in 1 of 2 cells; not met:\n    no such flow\n    b: 0.5 Mbit/s\n"
+        );
+    }
 
     #[test]
     fn columns_are_aligned() {
