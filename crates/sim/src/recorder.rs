@@ -8,7 +8,7 @@ use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::traffic::application::Application;
 use netstage_scenario::outcome::{Distribution, FlowArrivals, Metric, RunOutcome, Series};
-use netstage_scenario::plan::{FlowDirection, FlowTransport, Hop};
+use netstage_scenario::plan::{FlowDirection, FlowGroup, FlowTransport, Hop};
 use netstage_scenario::{quality, window};
 
 /// Values sampled at the end of each bin.
@@ -173,15 +173,6 @@ fn record_flows(
             let flows = world.hosts.pattern_senders;
             let bits = |bin: usize| world.tcp_bytes[bin * flows + tcp] as f64 * 8.0 / seconds;
             push(Metric::FlowThroughput, (0..world.grid.bins).map(bits).collect());
-            if let Some(&Pattern::Bulk { size: Some(size) }) = group.traffic.pattern()
-                && let Some(end) = world.bulk_end(tcp, size)
-            {
-                let start = group.start + group.stagger * member as u64;
-                let Grid { interval, bins } = world.grid;
-                let (values, distribution) = quality::completion(&subject, start, end, interval, bins);
-                push(Metric::FlowCompletionTime, values.values);
-                distributions.push(distribution);
-            }
             if let Some([window, round_trip, retransmissions]) = samples.flows.get(tcp) {
                 push(Metric::FlowWindow, window.clone());
                 push(Metric::FlowRoundTrip, round_trip.clone());
@@ -190,9 +181,29 @@ fn record_flows(
             if let Some(bins) = world.watch.flow_history(tcp, Instant::ZERO + world.plan.duration) {
                 series.extend(window::series(&subject, world.grid.interval, &bins));
             }
+            record_completion(world, group, member, tcp, &subject, series, distributions);
             tcp += 1;
         }
     }
+}
+
+/// Records the completion time of a TCP flow that is a bulk transfer, if it was complete before the end of the run.
+fn record_completion(
+    world: &Simulation,
+    group: &FlowGroup,
+    member: usize,
+    tcp: usize,
+    subject: &str,
+    series: &mut Vec<Series>,
+    distributions: &mut Vec<Distribution>,
+) {
+    let Some(&Pattern::Bulk { size: Some(size) }) = group.traffic.pattern() else { return };
+    let Some(end) = world.bulk_end(tcp, size) else { return };
+    let start = group.start + group.stagger * member as u64;
+    let Grid { interval, bins } = world.grid;
+    let (values, distribution) = quality::completion(subject, start, end, interval, bins);
+    series.push(values);
+    distributions.push(distribution);
 }
 
 fn record_dialogue(
