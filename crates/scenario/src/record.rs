@@ -17,7 +17,7 @@ use std::fmt;
 /// Major version of the schema. Readers refuse any other one.
 pub const MAJOR: u32 = 1;
 /// Minor version of the schema.
-pub const MINOR: u32 = 3;
+pub const MINOR: u32 = 4;
 
 /// Content of `record.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
