@@ -228,7 +228,7 @@ pub fn contradictions(reports: &[AgentReport]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_agent_api::results::{WatchedWindows, WindowSample};
+    use netstage_agent_api::results::{Buckets, WatchedWindows, WindowSample};
     use netstage_agent_api::task::{EdgeTask, FlowTask};
     use netstage_agent_api::watch::{FlowSpec, WatchedEndpoint};
     use netstage_core::quantity::BitRate;

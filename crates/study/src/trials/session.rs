@@ -164,13 +164,13 @@ impl<'a> TestSession<'a> {
             let mut entry = TrialEntry::new(subject, trial, &result);
             // The search handles faults of the generator; it may try a lower load.
             let fault = self.fault(trial, &result);
-            if fault.is_none() && outcome.void.is_empty() {
+            let spoiled = self.spoiled(&outcome);
+            if fault.is_none() && spoiled.is_none() {
                 let probe = &self.test.probe.name;
                 self.travel_times.add(outcome::travel_times(&outcome, probe).unwrap_or_default());
                 self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
                 self.ways = outcome::direction_results(&outcome, probe);
             }
-            let spoiled = self.spoiled(&outcome);
             entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
             let burst = outcome.loads.iter().find(|load| load.quantity == "burst");
             entry.burst = burst.map_or(0, |load| load.achieved as u64);
@@ -270,8 +270,8 @@ impl<'a> TestSession<'a> {
             let rest = flow.strip_prefix(&self.test.probe.name);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let mut others = outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow));
-        outcome.void.first().or(others.next().map(|(_, reason)| reason)).cloned()
+        let others = outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow)).map(|(_, reason)| reason);
+        outcome.failures.iter().chain(&outcome.void).chain(others).next().cloned()
     }
 
     /// Adds a finding with this value, unless it is NaN.

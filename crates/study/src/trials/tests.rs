@@ -174,16 +174,20 @@ fn a_generator_limit_is_not_counted_as_loss() {
 }
 
 #[test]
-fn a_test_is_void_if_all_trials_are_void() {
+fn a_test_is_void_if_all_trials_are_void_or_failed() {
     let plan = plan(Method::Throughput(search(10)), &[64]);
-    let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| {
-        Ok(RunOutcome { void: vec!["the emulator was late".into()], ..device(plan, 20e6, f64::INFINITY) })
-    };
-    for (retries, attempts) in [(0, 3), (4, 5)] {
-        let test = run(&plan, (1, retries), &runner, &QUIET).unwrap().remove(0);
-        let why = format!("one: {attempts} consecutive trials were void: the emulator was late");
-        assert_eq!(test.void, [why]);
-        assert_eq!(test.trials.len(), attempts);
+    let late = RunOutcome { void: vec!["the emulator was late".into()], ..RunOutcome::default() };
+    let failed = RunOutcome { failures: vec!["the agent of b ended".into()], ..RunOutcome::default() };
+    for (spoiled, reason) in [(late, "the emulator was late"), (failed, "the agent of b ended")] {
+        let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| {
+            let (void, failures) = (spoiled.void.clone(), spoiled.failures.clone());
+            Ok(RunOutcome { void, failures, ..device(plan, 20e6, f64::INFINITY) })
+        };
+        for (retries, attempts) in [(0, 3), (4, 5)] {
+            let test = run(&plan, (1, retries), &runner, &QUIET).unwrap().remove(0);
+            assert_eq!(test.void, [format!("one: {attempts} consecutive trials were void: {reason}")]);
+            assert_eq!(test.trials.len(), attempts);
+        }
     }
 }
 

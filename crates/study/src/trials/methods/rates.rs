@@ -46,13 +46,19 @@ pub fn mlrsearch(
             session.add_verdict(short_trials(subject, goal.goal.final_trial_duration));
         }
         Some(IrregularReason::TesterLimit | IrregularReason::Unfinished) => {
+            if goal.conditional_throughput.is_none() {
+                return Err(void(subject, &found.faults));
+            }
             let limit = found.tester_limit.map_or(f64::NAN, |load| bits(load, probe.frame));
             session.add_verdict(format!("{subject}: the tester cannot send more than {}", megabits(limit)));
         }
     }
     let bound = |load: Option<OfferedLoad>| load.map_or(f64::NAN, |load| load.0);
-    let conditional = goal.conditional_throughput.unwrap_or(OfferedLoad(0.0));
-    add_rate(session, probe, conditional, (bound(goal.lower), bound(goal.upper)));
+    // Without a lower bound, the throughput is unknown, and 0 only if the search has reached the minimum.
+    let at_minimum = (goal.irregular == Some(IrregularReason::AtMinimum)).then_some(OfferedLoad(0.0));
+    if let Some(throughput) = goal.conditional_throughput.or(at_minimum) {
+        add_rate(session, probe, throughput, (bound(goal.lower), bound(goal.upper)));
+    }
     Ok(())
 }
 
