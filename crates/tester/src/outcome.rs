@@ -68,9 +68,54 @@ pub(super) fn outcome(
         distributions: if mean(all).is_nan() { Vec::new() } else { vec![distribution] },
         loads: vec![
             load("rate", "packets/s", trial.rate, result.offered),
+            load("packets on time", "packets", result.sent as f64, (result.sent - result.late) as f64),
             load("burst", "packets", f64::from(result.burst), f64::from(result.burst)),
         ],
+        held: vec![(subject.clone(), result.held_ns)],
+        void: late_sender(result).into_iter().collect(),
         totals: RunTotals { sent: result.sent, delivered: tally.received, ..RunTotals::default() },
         ..RunOutcome::default()
+    }
+}
+
+/// Returns why the losses of a trial may be due to its senders. Losses that exceed the late frames are the router's.
+fn late_sender(result: &TrialOutcome) -> Option<String> {
+    let stall = result.stall.as_ref()?;
+    let lost = result.sent.saturating_sub(result.tally.received);
+    (lost > 0 && lost <= result.late).then(|| {
+        format!(
+            "the sender of {} was late, at most by {:.1} ms at {:.3} s: {} of {} frames left late, which may have \
+             caused the loss of {lost}",
+            stall.interface,
+            stall.lateness_ns as f64 / 1e6,
+            stall.due_ns as f64 / 1e9,
+            result.late,
+            result.sent
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::ReceiverTally;
+    use crate::trial::SenderStall;
+
+    #[test]
+    fn losses_not_above_the_late_frames_are_void() {
+        let result = |late, received| TrialOutcome {
+            sent: 1000,
+            late,
+            stall: Some(SenderStall { interface: "a1".into(), lateness_ns: 200_000, due_ns: 1_500_000_000 }),
+            tally: ReceiverTally { received, ..ReceiverTally::default() },
+            ..TrialOutcome::default()
+        };
+        for right in [result(0, 990), result(9, 990), result(9, 1000), result(0, 1000)] {
+            assert_eq!(late_sender(&right), None);
+        }
+        let reason = late_sender(&result(10, 990)).expect("a reason");
+        for part in ["sender of a1", "0.2 ms at 1.500 s", "10 of 1000 frames", "loss of 10"] {
+            assert!(reason.contains(part), "{reason}");
+        }
     }
 }

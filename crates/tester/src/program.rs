@@ -35,6 +35,7 @@ const START: usize = 0;
 const SEQUENCE: usize = 4;
 const LAST: usize = 6;
 const IS_OVER: usize = 9;
+const LOST: usize = 10;
 const EVENT: usize = 12;
 
 /// Settings of a program for one trial and port.
@@ -116,6 +117,18 @@ pub struct GeneratorProgress {
     pub sent: u64,
     /// Time of the last frame (CLOCK_MONOTONIC).
     pub last_ns: u64,
+    /// Frames sent late, which may have formed a burst. The kernel program does not count them.
+    pub late: u64,
+    /// Time by which stalls have shifted the schedule.
+    pub lost_ns: u64,
+    /// Maximum lateness of a frame, and the time at which it was due (CLOCK_MONOTONIC).
+    pub stall_ns: u64,
+    /// See `stall_ns`.
+    pub stalled_at_ns: u64,
+    /// Maximum time between the timestamp of a frame and its departure.
+    pub held_ns: u64,
+    /// Maximum number of frames that a port sent back to back.
+    pub burst: u64,
 }
 
 impl Generator {
@@ -157,7 +170,12 @@ impl Generator {
             u64::from(words[at].load(Ordering::Relaxed))
                 | u64::from(words[at + 1].load(Ordering::Relaxed)) << 32
         };
-        GeneratorProgress { sent: long(SEQUENCE), last_ns: long(LAST) }
+        GeneratorProgress {
+            sent: long(SEQUENCE),
+            last_ns: long(LAST),
+            lost_ns: long(LOST),
+            ..GeneratorProgress::default()
+        }
     }
 
     /// Sets the start time (CLOCK_MONOTONIC).

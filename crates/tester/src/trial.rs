@@ -92,12 +92,29 @@ pub struct TrialOutcome {
     pub offered: f64,
     /// Maximum number of frames sent back to back.
     pub burst: u32,
+    /// Frames sent late, in a burst that may have caused losses itself.
+    pub late: u64,
+    /// Maximum time between the timestamp of a frame and its departure, nanoseconds.
+    pub held_ns: u64,
+    /// Sender with the largest lateness.
+    pub stall: Option<SenderStall>,
     /// Counts and delays of the receivers.
     pub tally: ReceiverTally,
     /// Description of the first wrong frame.
     pub wrong: Option<String>,
     /// Arrival times after the event, if the trial has one.
     pub event_arrivals: Option<EventArrivals>,
+}
+
+/// Largest lateness of a sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SenderStall {
+    /// Interface of the port.
+    pub interface: String,
+    /// Lateness, nanoseconds.
+    pub lateness_ns: u64,
+    /// Time in the trial at which the late frame was due, nanoseconds.
+    pub due_ns: u64,
 }
 
 impl TrialOutcome {
@@ -260,7 +277,21 @@ impl TrialRunner<'_> {
         let mut result = TrialOutcome {
             sent: total,
             offered: sent.iter().map(|progress| offered(progress, at_ns)).sum(),
-            burst: streams.iter().map(|(_, stream)| self.burst(stream)).max().unwrap_or(1),
+            burst: streams
+                .iter()
+                .zip(&sent)
+                .map(|((_, stream), sent)| self.burst(stream, sent))
+                .max()
+                .unwrap_or(1),
+            late: sent.iter().map(|progress| progress.late).sum(),
+            held_ns: sent.iter().map(|progress| progress.held_ns).max().unwrap_or(0),
+            stall: streams.iter().zip(&sent).max_by_key(|(_, progress)| progress.stall_ns).map(
+                |((port, _), progress)| SenderStall {
+                    interface: self.ports[*port].settings.interface.clone(),
+                    lateness_ns: progress.stall_ns,
+                    due_ns: progress.stalled_at_ns.saturating_sub(at_ns),
+                },
+            ),
             ..TrialOutcome::default()
         };
         if let Some(watched) = &mut watched {
@@ -384,8 +415,8 @@ impl TrialRunner<'_> {
         }
     }
 
-    fn burst(&self, stream: &FrameStream) -> u32 {
-        if self.generator == Generator::Xdp { stream.batch() } else { 1 }
+    fn burst(&self, stream: &FrameStream, progress: &GeneratorProgress) -> u32 {
+        if self.generator == Generator::Xdp { stream.batch() } else { progress.burst.max(1) as u32 }
     }
 
     fn send(
