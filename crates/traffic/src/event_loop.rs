@@ -220,16 +220,7 @@ impl EventLoop {
         progress: &mpsc::Sender<FlowProgress>,
         remarks: &mut ThreadRemarks,
     ) -> Vec<(usize, FlowResult)> {
-        let mut pacer = match &self.cpu {
-            Some(cpu) => {
-                let problem = cpu.enter().err();
-                let warning =
-                    |error| format!("the sender cannot be bound to the CPU reserved for it: {error}");
-                remarks.warnings.extend(problem.map(warning));
-                Pacer::for_reserved_cpu()
-            }
-            None => Pacer::for_this_thread(),
-        };
+        let mut pacer = self.pacer(remarks);
         let stopped = || frame.stop.load(Ordering::Relaxed);
         while netstage_host::clock::monotonic_ns() < frame.epoch.0 && !stopped() {
             pacer.wait(frame.epoch.0, self.exact, None);
@@ -294,6 +285,14 @@ impl EventLoop {
             (flow, result)
         };
         self.members.into_iter().map(finish).collect()
+    }
+
+    /// Returns the pacer of this thread, which moves to the CPU reserved for it.
+    fn pacer(&self, remarks: &mut ThreadRemarks) -> Pacer {
+        let Some(cpu) = &self.cpu else { return Pacer::for_this_thread() };
+        let warning = |error| format!("the sender cannot be bound to the CPU reserved for it: {error}");
+        remarks.warnings.extend(cpu.enter().err().map(warning));
+        Pacer::for_reserved_cpu()
     }
 
     /// Calls each due member once, so that a slow member does not delay the others.

@@ -120,7 +120,7 @@ pub(super) struct Undo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ForwardRto {
     Off,
-    /// The next ACKs tell whether the timeout was in time.
+    /// The next ACKs decide whether the timeout was in time.
     Watching,
     /// As [`ForwardRto::Watching`], and no lost segment is retransmitted until the next ACK.
     NewDataOnly,

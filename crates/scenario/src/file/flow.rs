@@ -95,12 +95,12 @@ table! {
         compare: bool = false,
         /// Packets per buffer handed to the kernel (UDP GSO); above 1, packets are not timed individually.
         batch: BoundedCount<1, 64> = 1,
-        /// How the sender waits until a packet is due.
+        /// Waiting of the sender until a packet is due.
         pacing: Pacing = "sleep",
     }
 }
 
-/// How a sender waits until a packet is due.
+/// Waiting of a sender until a packet is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pacing {
     Sleep,

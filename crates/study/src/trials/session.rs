@@ -270,7 +270,8 @@ impl<'a> TestSession<'a> {
             let rest = flow.strip_prefix(&self.test.probe.name);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let others = outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow)).map(|(_, reason)| reason);
+        let others =
+            outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow)).map(|(_, reason)| reason);
         outcome.failures.iter().chain(&outcome.void).chain(others).next().cloned()
     }
 

@@ -7,7 +7,7 @@ use netstage_core::measure::lateness::MAX_DELAY_ERROR;
 use netstage_core::rng::RandomStream;
 use netstage_scenario::outcome::Metric;
 use netstage_scenario::outcome::RunOutcome;
-use netstage_scenario::outcome::finding::Finding;
+use netstage_scenario::outcome::finding::{Finding, TestOutcome};
 use netstage_scenario::plan::FlowDirection;
 use netstage_scenario::{LoadOptions, Scenario, parse};
 use netstage_wire::{IPV4_HEADER, UDP_HEADER};
@@ -237,96 +237,22 @@ impl Case {
             _ => {}
         }
         let test = &outcome.tests[0];
-        let found = |metric: Metric| {
-            test.findings.iter().find(|finding| Metric::by_name(&finding.metric) == Some(metric))
-        };
-        let (device, rate) = (self.conditions.device, self.conditions.device.rate);
         let truth = *trials.last().and_then(|flows| flows.first()).expect("a trial");
-        let has_verdict = |text: &str| test.verdicts.iter().any(|verdict| verdict.contains(text));
         match self.kind {
-            "rfc2544-throughput" | "mlrsearch" | "steady-rate" => {
-                let Some(throughput) = found(Metric::TestThroughput) else {
-                    return test.verdicts.is_empty().then(|| "neither a throughput nor a verdict".into());
-                };
-                let low = throughput.low.unwrap_or(throughput.value);
-                let high = throughput.high.unwrap_or(f64::INFINITY);
-                // The queue of the device hides an excess during a trial. The resolution of the search is 1 % of up to
-                // 2.2 times the rate; a steady rate is found in steps of 5 %, with delays up to ten times that of the
-                // idle device.
-                let excess = match self.kind {
-                    "steady-rate" => rate * 1.01 + f64::from(device.buffer as u32) * self.bits / 3.0,
-                    _ => rate * 1.025,
-                };
-                let is_right = low <= excess && high >= rate * 0.99 && throughput.value <= excess;
-                if !is_right {
-                    return Some(format!("{throughput:?}, truth {rate:.0}"));
-                }
-                let denies = has_verdict("every trial had loss") || has_verdict("no rate was steady");
-                denies.then(|| format!("no rate without loss, truth {rate:.0}"))
-            }
-            "plateau" => self.plateau_fault(found(Metric::TestPlateau)?),
-            "rfc2544-latency" => {
-                let Some(latency) = found(Metric::TestLatency) else {
-                    return Some("neither a latency nor void".into());
-                };
-                let min = device.delay as f64 + device.service(self.bits);
-                let (low, high) = bounds(latency);
-                let is_right = self.is_delay(low.max(0.0), 0.0) || (low * 1e9 <= min && high * 1e9 >= min);
-                if !is_right {
-                    return Some(format!("{latency:?}, truth {min:.0} ns"));
-                }
-                self.delay_fault(
-                    &test.findings,
-                    &[
-                        Metric::TestLatencyMin,
-                        Metric::TestLatency99,
-                        Metric::TestLatency999,
-                        Metric::TestLatencyMax,
-                    ],
-                )
-            }
-            "rfc9004-back-to-back" => {
-                let Some(burst) = found(Metric::TestBackToBack) else {
-                    return Some("neither a burst nor void".into());
-                };
-                let load = self.rate / self.bits;
-                let limit = (load * 1.5) as u64;
-                // Departures up to one gap late change the queue by one packet.
-                let buffer = device.buffer as f64;
-                let [low, high] = [buffer - 1.0, buffer + 1.0]
-                    .map(|buffer| device.burst(self.bits, load, buffer, limit) as f64);
-                // Of the packets, 1 % may be late on emulated links.
-                let late = if self.conditions.is_emulated { 0.01 * burst.value } else { 0.0 };
-                (burst.value < low - 2.0 - late || burst.value > high + 2.0 + late)
-                    .then(|| format!("{burst:?}, truth {low} to {high}"))
-            }
+            "rfc2544-throughput" | "mlrsearch" | "steady-rate" => self.throughput_fault(test),
+            "plateau" => self.plateau_fault(found(test, Metric::TestPlateau)?),
+            "rfc2544-latency" => self.latency_fault(test),
+            "rfc9004-back-to-back" => self.burst_fault(test),
             "y1564" | "y1564-services" => self.activation_fault(&test.findings, trials),
             "bit-error-payload" => {
-                let Some(ratio) = found(Metric::TestBitErrorRate) else {
+                let Some(ratio) = found(test, Metric::TestBitErrorRate) else {
                     return Some("neither a bit error rate nor void".into());
                 };
                 let share = truth.wrong_bits as f64 / (truth.compared as f64 * (self.bits - 36.0 * 8.0));
                 outside(ratio, share)
             }
             "stamp" => self.stamp_fault(&test.findings, truth),
-            "rfc6349" => {
-                let round_trip = found(Metric::TestRoundTrip).map(|finding| finding.value * 1e9);
-                let truth = self.round_trip();
-                if !round_trip
-                    .is_some_and(|measured| measured >= truth * 0.99 && measured <= truth * 1.01 + 1e5)
-                {
-                    return Some(format!(
-                        "round trip {round_trip:?}, truth {truth:.0} ns; {:?}",
-                        test.verdicts
-                    ));
-                }
-                let (Some(plateau), Some(throughput)) =
-                    (found(Metric::TestPlateau), found(Metric::TestTcpThroughput))
-                else {
-                    return Some(format!("neither a throughput nor void: {:?}", test.verdicts));
-                };
-                self.plateau_fault(plateau).or_else(|| self.tcp_fault(throughput.value, 3.0 * self.trial))
-            }
+            "rfc6349" => self.transfer_fault(test),
             kind => {
                 // The first valid trial is that of the highest rate.
                 let truth = match kind {
@@ -336,13 +262,82 @@ impl Case {
                     }
                     _ => truth,
                 };
-                let Some(loss) = found(Metric::TestLossRatio) else {
+                let Some(loss) = found(test, Metric::TestLossRatio) else {
                     return Some("neither a loss nor void".into());
                 };
                 outside(loss, truth.dropped as f64 / truth.sent as f64)
                     .map(|fault| format!("{fault} of {truth:?}"))
             }
         }
+    }
+
+    fn throughput_fault(&self, test: &TestOutcome) -> Option<String> {
+        let (device, rate) = (self.conditions.device, self.conditions.device.rate);
+        let has_verdict = |text: &str| test.verdicts.iter().any(|verdict| verdict.contains(text));
+        let Some(throughput) = found(test, Metric::TestThroughput) else {
+            return test.verdicts.is_empty().then(|| "neither a throughput nor a verdict".into());
+        };
+        let low = throughput.low.unwrap_or(throughput.value);
+        let high = throughput.high.unwrap_or(f64::INFINITY);
+        // The queue of the device hides an excess during a trial. The resolution of the search is 1 % of up to 2.2 times
+        // the rate; a steady rate is found in steps of 5 %, with delays up to ten times that of the idle device.
+        let excess = match self.kind {
+            "steady-rate" => rate * 1.01 + f64::from(device.buffer as u32) * self.bits / 3.0,
+            _ => rate * 1.025,
+        };
+        let is_right = low <= excess && high >= rate * 0.99 && throughput.value <= excess;
+        if !is_right {
+            return Some(format!("{throughput:?}, truth {rate:.0}"));
+        }
+        let denies = has_verdict("every trial had loss") || has_verdict("no rate was steady");
+        denies.then(|| format!("no rate without loss, truth {rate:.0}"))
+    }
+
+    fn latency_fault(&self, test: &TestOutcome) -> Option<String> {
+        let Some(latency) = found(test, Metric::TestLatency) else {
+            return Some("neither a latency nor void".into());
+        };
+        let min = self.conditions.device.delay as f64 + self.conditions.device.service(self.bits);
+        let (low, high) = bounds(latency);
+        let is_right = self.is_delay(low.max(0.0), 0.0) || (low * 1e9 <= min && high * 1e9 >= min);
+        if !is_right {
+            return Some(format!("{latency:?}, truth {min:.0} ns"));
+        }
+        self.delay_fault(
+            &test.findings,
+            &[Metric::TestLatencyMin, Metric::TestLatency99, Metric::TestLatency999, Metric::TestLatencyMax],
+        )
+    }
+
+    fn burst_fault(&self, test: &TestOutcome) -> Option<String> {
+        let Some(burst) = found(test, Metric::TestBackToBack) else {
+            return Some("neither a burst nor void".into());
+        };
+        let device = self.conditions.device;
+        let load = self.rate / self.bits;
+        let limit = (load * 1.5) as u64;
+        // Departures up to one gap late change the queue by one packet.
+        let buffer = device.buffer as f64;
+        let [low, high] =
+            [buffer - 1.0, buffer + 1.0].map(|buffer| device.burst(self.bits, load, buffer, limit) as f64);
+        // Of the packets, 1 % may be late on emulated links.
+        let late = if self.conditions.is_emulated { 0.01 * burst.value } else { 0.0 };
+        (burst.value < low - 2.0 - late || burst.value > high + 2.0 + late)
+            .then(|| format!("{burst:?}, truth {low} to {high}"))
+    }
+
+    fn transfer_fault(&self, test: &TestOutcome) -> Option<String> {
+        let round_trip = found(test, Metric::TestRoundTrip).map(|finding| finding.value * 1e9);
+        let truth = self.round_trip();
+        if !round_trip.is_some_and(|measured| measured >= truth * 0.99 && measured <= truth * 1.01 + 1e5) {
+            return Some(format!("round trip {round_trip:?}, truth {truth:.0} ns; {:?}", test.verdicts));
+        }
+        let (Some(plateau), Some(throughput)) =
+            (found(test, Metric::TestPlateau), found(test, Metric::TestTcpThroughput))
+        else {
+            return Some(format!("neither a throughput nor void: {:?}", test.verdicts));
+        };
+        self.plateau_fault(plateau).or_else(|| self.tcp_fault(throughput.value, 3.0 * self.trial))
     }
 
     /// Returns whether a delay is that of the device, or longer by at most `queue`. Lateness that an emulated link declares
@@ -466,6 +461,10 @@ impl Case {
             && sent >= 0.98 * requested - 2.0;
         (!is_right).then(|| format!("{sent} of {requested:.0} sent, {missing} missing, truth {truth:?}"))
     }
+}
+
+fn found(test: &TestOutcome, metric: Metric) -> Option<&Finding> {
+    test.findings.iter().find(|finding| Metric::by_name(&finding.metric) == Some(metric))
 }
 
 fn bounds(finding: &Finding) -> (f64, f64) {
