@@ -274,26 +274,7 @@ impl TrialRunner<'_> {
         })?;
         let total: u64 = sent.iter().map(|progress| progress.sent).sum();
         drain(trial, &receivers, total, stop)?;
-        let mut result = TrialOutcome {
-            sent: total,
-            offered: sent.iter().map(|progress| offered(progress, at_ns)).sum(),
-            burst: streams
-                .iter()
-                .zip(&sent)
-                .map(|((_, stream), sent)| self.burst(stream, sent))
-                .max()
-                .unwrap_or(1),
-            late: sent.iter().map(|progress| progress.late).sum(),
-            held_ns: sent.iter().map(|progress| progress.held_ns).max().unwrap_or(0),
-            stall: streams.iter().zip(&sent).max_by_key(|(_, progress)| progress.stall_ns).map(
-                |((port, _), progress)| SenderStall {
-                    interface: self.ports[*port].settings.interface.clone(),
-                    lateness_ns: progress.stall_ns,
-                    due_ns: progress.stalled_at_ns.saturating_sub(at_ns),
-                },
-            ),
-            ..TrialOutcome::default()
-        };
+        let mut result = self.sending(&streams, &sent, at_ns);
         if let Some(watched) = &mut watched {
             let networks = self.tester.networks;
             let arrivals = receivers.iter().map(|(_, receiver)| receiver.arrivals(networks));
@@ -311,6 +292,30 @@ impl TrialRunner<'_> {
             result.tally.add(tally);
         }
         Ok(result)
+    }
+
+    /// Returns the part of the outcome that the senders report.
+    fn sending(
+        &self,
+        streams: &[(usize, FrameStream)],
+        sent: &[GeneratorProgress],
+        at_ns: u64,
+    ) -> TrialOutcome {
+        let senders = || streams.iter().zip(sent);
+        let stall = senders().max_by_key(|(_, progress)| progress.stall_ns);
+        TrialOutcome {
+            sent: sent.iter().map(|progress| progress.sent).sum(),
+            offered: sent.iter().map(|progress| offered(progress, at_ns)).sum(),
+            burst: senders().map(|((_, stream), progress)| self.burst(stream, progress)).max().unwrap_or(1),
+            late: sent.iter().map(|progress| progress.late).sum(),
+            held_ns: sent.iter().map(|progress| progress.held_ns).max().unwrap_or(0),
+            stall: stall.map(|((port, _), progress)| SenderStall {
+                interface: self.ports[*port].settings.interface.clone(),
+                lateness_ns: progress.stall_ns,
+                due_ns: progress.stalled_at_ns.saturating_sub(at_ns),
+            }),
+            ..TrialOutcome::default()
+        }
     }
 
     /// Returns the stream of each sending port.

@@ -10,7 +10,7 @@ use netstage_router::daemon::state::{LabelState, RouteFilter, RouteState, Router
 use netstage_router::daemon::{RouterState, labels, query, routes};
 use nix::sys::socket::{setsockopt, sockopt};
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -159,8 +159,17 @@ impl TwoSites {
     /// Returns UDP sockets of the two hosts.
     pub fn sockets(&self) -> [UdpSocket; 2] {
         [0, 1].map(|site| {
-            let socket =
-                self.hosts[site].run(|| UdpSocket::bind(format!("10.0.{site}.2:7"))).unwrap().unwrap();
+            // Processes that other tests start hold a closed socket until they execute their program.
+            let bind = || self.hosts[site].run(|| UdpSocket::bind(format!("10.0.{site}.2:7"))).unwrap();
+            let mut bound = bind();
+            within(Duration::from_secs(2), || {
+                let in_use = bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+                if in_use {
+                    bound = bind();
+                }
+                !in_use
+            });
+            let socket = bound.unwrap();
             socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
             socket
         })
