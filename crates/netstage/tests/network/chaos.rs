@@ -494,7 +494,7 @@ fn assert_right_or_void(cases: u64, kinds: &[&'static str]) {
         numbers.take_while(|number| *number < cases).map(&run).collect::<Vec<_>>()
     };
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(&work)).collect();
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("cases do not panic")).collect()
     });
     let (mut wrong, mut shares) = (Vec::new(), BTreeMap::<&str, [u32; 4]>::new());
