@@ -162,7 +162,8 @@ impl Path {
             Some(emulated) => {
                 let Packet { id, direction, bits } = packet;
                 emulated.entered += 1;
-                emulated.pending.push(Reverse((at, emulated.entered, direction, id, bits as u64)));
+                let packet = PendingPacket { at, order: emulated.entered, direction, id, bits: bits as u64 };
+                emulated.pending.push(Reverse(packet));
             }
             None => {
                 let arrival = self.device.enqueue(at, packet.bits, &mut self.free_at[packet.direction]);
@@ -204,6 +205,16 @@ const WAKE_UP: u64 = 50_000;
 /// Identifier of a packet that the line loses.
 const LOST: u64 = u64::MAX;
 
+/// Packet on its way to the emulator.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct PendingPacket {
+    at: u64,
+    order: u64,
+    direction: usize,
+    id: u64,
+    bits: u64,
+}
+
 /// Emulator of two links, an access link and the line, with a router between them that forwards at once.
 struct EmulatedPath {
     emulator: Emulator<TestPort>,
@@ -213,8 +224,8 @@ struct EmulatedPath {
     start: Option<u64>,
     /// Fault of a late start.
     fault: Option<String>,
-    /// Packets sent: time, order, direction, identifier and bits.
-    pending: BinaryHeap<Reverse<(u64, u64, usize, u64, u64)>>,
+    /// Packets sent and not read yet.
+    pending: BinaryHeap<Reverse<PendingPacket>>,
     entered: u64,
     due: u64,
 }
@@ -239,7 +250,7 @@ impl EmulatedPath {
     }
 
     fn next_turn(&self) -> u64 {
-        let arrival = self.pending.peek().map_or(u64::MAX, |Reverse((at, ..))| at + WAKE_UP);
+        let arrival = self.pending.peek().map_or(u64::MAX, |Reverse(packet)| packet.at + WAKE_UP);
         let due = arrival.min(self.due);
         self.stalls.runs_at(due)
     }
@@ -254,7 +265,7 @@ impl EmulatedPath {
             self.fault = self.emulator.start(Epoch(0));
         }
         let last = self.ports.len() - 1;
-        while let Some(&Reverse((at, _, direction, id, bits))) = self.pending.peek()
+        while let Some(&Reverse(PendingPacket { at, direction, id, bits, .. })) = self.pending.peek()
             && at <= now
         {
             self.pending.pop();
