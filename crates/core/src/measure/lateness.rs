@@ -23,6 +23,10 @@ pub const MAX_SHARE: f64 = 0.01;
 /// which an emulated link is on time.
 pub const MAX_DELAY_ERROR: Duration = Duration::from_millis(1);
 
+/// Maximum lateness of an emulated link in a trial that measures delays. Delays have an interval if it exceeds
+/// [`MAX_DELAY_ERROR`].
+pub const MAX_LINK_LATENESS: Duration = Duration::from_millis(5);
+
 /// Delay of a wake-up that is no stall.
 const WAKE_UP: Duration = Duration::from_millis(2);
 /// Share of the run, and length of one stall, beyond which the run is void. Below, the throughput of TCP is wrong by less.

@@ -5,7 +5,7 @@
 //! until `next` returns `None`. [`TrialSearch::result`] may be called at any time; the result is final once
 //! `next` has returned `None`.
 
-use super::lateness::MAX_DELAY_ERROR;
+use super::lateness::{MAX_DELAY_ERROR, MAX_LINK_LATENESS};
 use super::{Arrivals, Histogram};
 use crate::quantity::BitRate;
 use crate::time::{Duration, Instant};
@@ -322,9 +322,14 @@ impl TrialResult {
     pub fn fault_of_delays(&self, trial: &Trial, tolerance: f64) -> Option<TesterFault> {
         let fault = self.fault(trial, tolerance);
         let held = (self.held > MAX_DELAY_ERROR).then_some(TesterFault::GeneratorHeld { time: self.held });
-        let late = self.links.max > MAX_DELAY_ERROR;
+        let late = self.links.max > MAX_LINK_LATENESS;
         let late = late.then_some(TesterFault::LinkDelayed { time: self.links.max, at: self.links.at });
         fault.or(held).or(late)
+    }
+
+    /// Returns by how much delays of the trial may be too long, because an emulated link was late.
+    pub fn delay_error(&self) -> Duration {
+        if self.links.max > MAX_DELAY_ERROR { self.links.max } else { Duration::ZERO }
     }
 }
 
@@ -565,7 +570,10 @@ mod tests {
         assert_eq!(fault(late(9, 991, 9)), Some(TesterFault::LinkLate { packets: 9, at: Instant(7) }));
         let delayed = TesterFault::LinkDelayed { time: Duration::from_millis(9), at: Instant(7) };
         assert_eq!(late(0, 1000, 9).fault_of_delays(&trial(100.0), 0.01), Some(delayed));
-        assert_eq!(late(0, 1000, 1).fault_of_delays(&trial(100.0), 0.01), None);
+        for (ms, error) in [(1, 0), (5, 5)] {
+            assert_eq!(late(0, 1000, ms).fault_of_delays(&trial(100.0), 0.01), None);
+            assert_eq!(late(0, 1000, ms).delay_error(), Duration::from_millis(error));
+        }
     }
 
     #[test]

@@ -107,8 +107,8 @@ fn add_rate(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, (l
     session.add_value(Metric::TestLineShare, &probe.subject, load.0 / line);
 }
 
-/// Adds the findings of the delays, if known.
-fn delays(session: &mut TestSession, subject: &str, delays: Option<DelayStatistics>) {
+/// Adds the findings of the delays, if known. They may be too long by up to `error`.
+fn delays(session: &mut TestSession, subject: &str, delays: Option<DelayStatistics>, error: Duration) {
     let Some(delays) = delays else { return };
     for (metric, delay) in [
         (Metric::TestLatencyMin, Some(delays.minimum)),
@@ -118,7 +118,7 @@ fn delays(session: &mut TestSession, subject: &str, delays: Option<DelayStatisti
         (Metric::TestLatencyMax, Some(delays.maximum)),
     ] {
         if let Some(delay) = delay {
-            session.add_value(metric, subject, delay.as_secs_f64());
+            session.add_delay(metric, subject, delay, error);
         }
     }
 }

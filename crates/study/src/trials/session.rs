@@ -5,6 +5,7 @@ use super::{TrialCallbacks, derive, outcome};
 use crate::PlanRunner;
 use crate::RunFailure;
 use netstage_core::measure::Histogram;
+use netstage_core::measure::lateness::MAX_SHARE;
 use netstage_core::measure::trial::{FaultTolerance, TesterFault, Trial, TrialResult, TrialSearch};
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
@@ -38,6 +39,8 @@ pub struct TestSession<'a> {
     seeds: RandomStream,
     /// Delays of all packets since the last query.
     travel_times: Histogram,
+    /// Maximum by which these delays may be too long.
+    delay_error: Duration,
     /// Wrong bits in payloads since the last query.
     bit_errors: u64,
     /// Results of the last valid trial in each direction.
@@ -68,6 +71,7 @@ impl<'a> TestSession<'a> {
             attempts: MIN_ATTEMPTS.max(retries.saturating_add(1)),
             seeds,
             travel_times: Histogram::default(),
+            delay_error: Duration::ZERO,
             bit_errors: 0,
             ways: DirectionResults::default(),
             found,
@@ -89,9 +93,10 @@ impl<'a> TestSession<'a> {
         self.plan.hop(self.test.probe.path[0]).overhead
     }
 
-    /// Returns the delays of the packets of all valid trials since the last call.
-    pub fn take_travel_times(&mut self) -> Histogram {
-        std::mem::take(&mut self.travel_times)
+    /// Returns the delays of the packets of all valid trials since the last call, and the maximum by which they may be
+    /// too long.
+    pub fn take_travel_times(&mut self) -> (Histogram, Duration) {
+        (std::mem::take(&mut self.travel_times), std::mem::take(&mut self.delay_error))
     }
 
     /// Returns the wrong bits in the payloads of all valid trials since the last call.
@@ -168,6 +173,7 @@ impl<'a> TestSession<'a> {
             if fault.is_none() && spoiled.is_none() {
                 let probe = &self.test.probe.name;
                 self.travel_times.add(outcome::travel_times(&outcome, probe).unwrap_or_default());
+                self.delay_error = self.delay_error.max(result.delay_error());
                 self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
                 self.ways = outcome::direction_results(&outcome, probe);
             }
@@ -283,6 +289,22 @@ impl<'a> TestSession<'a> {
     /// Adds a finding.
     pub fn add_finding(&mut self, finding: Finding) {
         self.found.findings.push(finding);
+    }
+
+    /// Adds the finding of a delay that may be too long, because emulated links were late by up to `error`. Of the packets
+    /// of a valid trial, at most [`MAX_SHARE`] are late. They do not change minimum and median.
+    pub fn add_delay(&mut self, metric: Metric, subject: &str, delay: Duration, error: Duration) {
+        let delay = delay.as_secs_f64();
+        let error = match metric {
+            Metric::TestLatencyMin | Metric::TestLatencyMedian => 0.0,
+            Metric::TestLatency => error.as_secs_f64() * MAX_SHARE,
+            _ => error.as_secs_f64(),
+        };
+        if error > 0.0 {
+            self.add_value_within(metric, subject, delay, ((delay - error).max(0.0), delay));
+        } else {
+            self.add_value(metric, subject, delay);
+        }
     }
 
     /// Adds a finding with this value and these bounds (NaN: no bound).

@@ -298,9 +298,7 @@ impl Case {
             return Some("neither a latency nor void".into());
         };
         let min = self.conditions.device.delay as f64 + self.conditions.device.service(self.bits);
-        let (low, high) = bounds(latency);
-        let is_right = self.is_delay(low.max(0.0), 0.0) || (low * 1e9 <= min && high * 1e9 >= min);
-        if !is_right {
+        if !self.is_delay(bounds(latency), 0.0) {
             return Some(format!("{latency:?}, truth {min:.0} ns"));
         }
         self.delay_fault(
@@ -342,12 +340,11 @@ impl Case {
 
     /// Returns whether a delay is that of the device, or longer by at most `queue`. Lateness that an emulated link declares
     /// as on time is part of it.
-    fn is_delay(&self, seconds: f64, queue: f64) -> bool {
+    fn is_delay(&self, (low, high): (f64, f64), queue: f64) -> bool {
         let device = self.conditions.device;
         let min = device.delay as f64 + device.service(self.bits);
-        let ns = seconds * 1e9;
         let late = if self.conditions.is_emulated { MAX_DELAY_ERROR.0 as f64 } else { 0.0 };
-        ns >= min * 0.99 - 5e3 && ns <= (min + queue) * 1.01 + 50e3 + late
+        high * 1e9 >= min * 0.99 - 5e3 && low * 1e9 <= (min + queue) * 1.01 + 50e3 + late
     }
 
     /// Returns the first of these delays that is wrong. A packet that is up to one gap late delays the next one by up to
@@ -356,7 +353,7 @@ impl Case {
         let device = self.conditions.device;
         let is_wrong = |finding: &&Finding| {
             Metric::by_name(&finding.metric).is_some_and(|metric| metrics.contains(&metric))
-                && !self.is_delay(finding.value, device.service(self.bits))
+                && !self.is_delay(bounds(finding), device.service(self.bits))
         };
         findings.iter().find(is_wrong).map(|finding| format!("{finding:?}, truth {device:?}"))
     }

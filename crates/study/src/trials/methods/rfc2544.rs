@@ -79,7 +79,8 @@ pub fn latency(
     });
     session.take_travel_times();
     let found = session.search(&probe.subject, &mut machine)?;
-    let all = DelayStatistics::from_histogram(&session.take_travel_times());
+    let (all, error) = session.take_travel_times();
+    let all = DelayStatistics::from_histogram(&all);
     add_deviations(session, &found.deviations);
     let subject = &probe.subject;
     if found.delays.is_empty() && found.lost == 0 {
@@ -93,8 +94,9 @@ pub fn latency(
     }
     let summary = found.summary();
     let (mean, half) = (summary.mean, summary.half_width);
-    session.add_value_within(Metric::TestLatency, subject, mean, (mean - half, mean + half));
-    delays(session, subject, all);
+    let low = (mean - half - error.as_secs_f64()).max(0.0);
+    session.add_value_within(Metric::TestLatency, subject, mean, (low, mean + half));
+    delays(session, subject, all, error);
     Ok(())
 }
 

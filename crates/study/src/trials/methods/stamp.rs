@@ -18,7 +18,8 @@ pub fn run(
     let name = session.test.name.clone();
     let load = OfferedLoad(1.0 / interval.as_secs_f64());
     let LossAtLoad { sent, late, .. } = count(session, probe, load, trial, 1)?;
-    let (round_trips, directions) = (session.take_travel_times(), session.take_direction_results());
+    let (round_trips, error) = session.take_travel_times();
+    let directions = session.take_direction_results();
     let Some([lost_forward, lost_backward]) = directions.lost else {
         return Err(TestAbort::Void(format!(
             "{name}: the stage did not report the packets received by the reflector"
@@ -29,9 +30,9 @@ pub fn run(
     let counts =
         [(FlowDirection::Forward, sent, lost_forward), (FlowDirection::Backward, reflected, lost_backward)];
     for ((direction, sent, lost), delays) in counts.into_iter().zip(&directions.delays) {
-        add_findings(session, direction.name(), (sent, lost, late), delays);
+        add_findings(session, direction.name(), (sent, lost, late), (delays, error));
     }
-    add_findings(session, ROUND_TRIP, (sent, lost_forward + lost_backward, late), &round_trips);
+    add_findings(session, ROUND_TRIP, (sent, lost_forward + lost_backward, late), (&round_trips, error));
     session.add_value(Metric::TestClockError, &name, directions.clock_error.unwrap_or(f64::NAN));
     session.add_verdict(format!(
         "{name}: {lost_forward} of {sent} packets were lost forward, {lost_backward} of {reflected} replies backward"
@@ -49,12 +50,13 @@ pub fn run(
     Ok(())
 }
 
-/// Adds the findings of loss and delay of one direction or of the round trip. Late packets may have caused as many losses.
+/// Adds the findings of loss and delay of one direction or of the round trip. Late packets may have caused as many losses,
+/// and the delays may be too long by up to `error`.
 fn add_findings(
     session: &mut TestSession,
     part: &str,
     (sent, lost, late): (u64, u64, u64),
-    delays: &Histogram,
+    (delays, error): (&Histogram, Duration),
 ) {
     let (subject, lost) = (session.test.part(part), lost.min(sent));
     if sent > 0 {
@@ -74,7 +76,7 @@ fn add_findings(
         (Metric::TestDelayVariation, Some(delays.variation())),
     ] {
         if let Some(delay) = delay {
-            session.add_value(metric, &subject, delay.as_secs_f64());
+            session.add_delay(metric, &subject, delay, error);
         }
     }
 }

@@ -68,9 +68,11 @@ pub fn run(
     let upper = found.beyond.map_or(f64::NAN, |(load, _)| load.0);
     let load = found.rate.unwrap_or(OfferedLoad(0.0));
     add_rate(session, probe, load, (load.0, upper));
-    if let Some(all) = found.trial.and_then(|trial| trial.delays) {
-        session.add_value(Metric::TestLatency, subject, all.mean.as_secs_f64());
-        delays(session, subject, Some(all));
+    if let Some(trial) = found.trial
+        && let Some(all) = trial.delays
+    {
+        session.add_delay(Metric::TestLatency, subject, all.mean, trial.delay_error());
+        delays(session, subject, Some(all), trial.delay_error());
     }
     Ok(())
 }
