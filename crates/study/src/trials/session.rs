@@ -177,7 +177,8 @@ impl<'a> TestSession<'a> {
                 self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
                 self.ways = outcome::direction_results(&outcome, probe);
             }
-            entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
+            // What ended or disturbed the run may also have kept the generator from its load.
+            entry.void = spoiled.clone().or(fault.as_ref().map(describe)).unwrap_or_default();
             let burst = outcome.loads.iter().find(|load| load.quantity == "burst");
             entry.burst = burst.map_or(0, |load| load.achieved as u64);
             self.add_trial(entry);
@@ -209,7 +210,7 @@ impl<'a> TestSession<'a> {
                 let result = outcome::packets(&outcome, flow, trial);
                 let fault = result.fault(trial, FaultTolerance::default().tolerance);
                 let mut entry = TrialEntry::new(&self.test.part(part), trial, &result);
-                entry.void = fault.as_ref().map(describe).or(spoiled.clone()).unwrap_or_default();
+                entry.void = spoiled.clone().or(fault.as_ref().map(describe)).unwrap_or_default();
                 self.add_trial(entry);
                 results.push(result);
             }
