@@ -38,7 +38,7 @@ pub(super) struct Cubic {
     w_est: f64,
     /// Window just before the last reduction.
     prior: f64,
-    /// Whether no loss other than a timeout gave a plateau since the start or the last timeout.
+    /// Whether no loss has set a plateau since the start or the last timeout.
     without_plateau: bool,
 }
 

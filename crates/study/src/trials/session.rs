@@ -177,7 +177,7 @@ impl<'a> TestSession<'a> {
                 self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
                 self.ways = outcome::direction_results(&outcome, probe);
             }
-            // What ended or disturbed the run may also have kept the generator from its load.
+            // A fault of the run may be the cause of the generator's fault.
             entry.void = spoiled.clone().or(fault.as_ref().map(describe)).unwrap_or_default();
             let burst = outcome.loads.iter().find(|load| load.quantity == "burst");
             entry.burst = burst.map_or(0, |load| load.achieved as u64);

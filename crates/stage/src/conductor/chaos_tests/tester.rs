@@ -54,7 +54,7 @@ pub struct Conditions {
     pub is_emulated: bool,
     /// Probability of stalls of each thread.
     pub chance: f64,
-    /// Whether the tester observes its own lateness. Without, it takes all packets for punctual, and sends the backlog of a
+    /// Whether the tester observes its own lateness. Otherwise it takes all packets as punctual, and sends the backlog of a
     /// stall in a burst.
     pub has_envelope: bool,
 }

@@ -65,18 +65,8 @@ fn add_findings(
         let ratio = lost as f64 / sent as f64;
         session.add_value_within(Metric::TestLossRatio, &subject, ratio, (low, high));
     }
-    let Some(delays) = DelayStatistics::from_histogram(delays) else { return };
-    for (metric, delay) in [
-        (Metric::TestLatency, Some(delays.mean)),
-        (Metric::TestLatencyMin, Some(delays.minimum)),
-        (Metric::TestLatencyMedian, Some(delays.median)),
-        (Metric::TestLatency99, delays.p99),
-        (Metric::TestLatency999, delays.p999),
-        (Metric::TestLatencyMax, Some(delays.maximum)),
-        (Metric::TestDelayVariation, Some(delays.variation())),
-    ] {
-        if let Some(delay) = delay {
-            session.add_delay(metric, &subject, delay, error);
-        }
-    }
+    let Some(statistics) = DelayStatistics::from_histogram(delays) else { return };
+    session.add_delay(Metric::TestLatency, &subject, statistics.mean, error);
+    super::delays(session, &subject, Some(statistics), error);
+    session.add_delay(Metric::TestDelayVariation, &subject, statistics.variation(), error);
 }
