@@ -2,7 +2,7 @@
 """Writes the pages of docs/results from descriptions beside the scenarios.
 
     scripts/results.py PROGRAM DESCRIPTION...                   # run the scenarios, then write the pages
-    scripts/results.py PROGRAM DESCRIPTION... --only [NAME...]  # run only these scenarios; keep the other records
+    scripts/results.py PROGRAM DESCRIPTION... --only [NAME...]  # run only these; keep the other records
 
 docs/results/README.md explains descriptions. Numbers come from `netstage report --json`, pictures from `--svg`.
 """
@@ -200,12 +200,12 @@ class Description:
         self.groups = {name: Records(program, self.out / name) for name in self.head.get("run", {})}
 
     def run(self, only: list | None):
-        """Runs the scenarios of every group, or only those in `only`."""
+        """Runs the scenarios of every group, or only the groups and scenarios named in `only`."""
         for group, settings in self.head.get("run", {}).items():
             scenarios = settings.get("scenarios", self.head.get("scenarios", []))
             for scenario in scenarios:
                 file = (self.path.parent / f"{scenario}.toml").resolve()
-                if only is None or file.stem in only:
+                if only is None or group in only or file.stem in only:
                     options = f"{settings.get('options', '')} {scenarios[scenario] if isinstance(scenarios, dict) else ''}"
                     stage = group if group in STAGES else "sim"
                     run(self.program, file, self.out / group / file.stem, ["--on", stage, *shlex.split(options)])
@@ -349,7 +349,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("descriptions", type=pathlib.Path, nargs="+")
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="scenarios to run; without names, run none")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="scenarios or groups to run; without names, run none")
     asked = parser.parse_args()
     for path in asked.descriptions:
         description = Description(path, str(asked.program.resolve()))
