@@ -208,6 +208,9 @@ impl FlowSnapshot {
             SendLimit::CongestionWindow
         } else if self.outstanding + next > self.peer_window {
             SendLimit::PeerWindow
+        } else if self.in_flight + 2 * next > self.cwnd {
+            // Linux waits for room for two segments.
+            SendLimit::CongestionWindow
         } else {
             SendLimit::Pacing
         }
@@ -236,7 +239,7 @@ pub(super) mod tests {
     };
 
     #[test]
-    fn limit_is_determined_by_the_next_segment() {
+    fn limit_is_determined_by_the_next_segments() {
         assert_eq!(SNAPSHOT.limit(), SendLimit::CongestionWindow);
         assert_eq!(FlowSnapshot { unsent: 0, ..SNAPSHOT }.limit(), SendLimit::Application);
         let small = FlowSnapshot { in_flight: 4_500, outstanding: 4_500, peer_window: 5_000, ..SNAPSHOT };
@@ -246,5 +249,8 @@ pub(super) mod tests {
         // Data received out of order leaves room in the congestion window, but not in the peer's.
         let sacked = FlowSnapshot { in_flight: 2_000, outstanding: 64_000, ..SNAPSHOT };
         assert_eq!(sacked.limit(), SendLimit::PeerWindow);
+        let room_for =
+            |segments: u64| FlowSnapshot { in_flight: 10_000 - 1_000 * segments, ..SNAPSHOT }.limit();
+        assert_eq!([1, 2].map(room_for), [SendLimit::CongestionWindow, SendLimit::Pacing]);
     }
 }

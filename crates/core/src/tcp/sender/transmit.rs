@@ -42,7 +42,8 @@ impl TcpDataSender {
     }
 
     /// Returns whether the segment waits for another one, as in Linux: segments leave in bursts of at least two, so
-    /// less than a burst waits for the next ACK (`tcp_tso_should_defer`). `room` is that of the congestion window.
+    /// less than a burst waits for the next ACK if that is near (`tcp_tso_should_defer`). `room` is that of the congestion
+    /// window.
     fn defers(&mut self, config: &TcpConfig, now: Instant, room: u64) -> bool {
         /// Data after a pause does not wait.
         const PAUSE: Duration = Duration::from_millis(1);
@@ -54,10 +55,12 @@ impl TcpDataSender {
         let (cwnd, peer) = (self.window.bytes(), u64::from(self.peer_window));
         let room = room.min(peer.saturating_sub(self.next - self.unacknowledged));
         let size = self.burst_segments(segment);
-        let due = self.round_trip.smoothed().map_or(Duration::ZERO, |smoothed| Duration(smoothed.0 / 2));
+        let smoothed = self.round_trip.smoothed().unwrap_or(Duration::ZERO);
+        let soon = Duration(smoothed.0 / 2).min(PAUSE);
         let ack_is_far = match &self.rack {
-            Some(rack) => rack.first().is_none_or(|first| now.since(first.sent()) < due),
-            None => self.next == self.unacknowledged,
+            Some(rack) => rack.first().is_none_or(|first| first.sent() + smoothed > now + soon),
+            // Without SACK, only the ACK of a missing segment is known to be late.
+            None => self.counted.as_ref().is_none_or(|counted| counted.arrived == 0),
         };
         if self.phase != SenderPhase::Open
             || self.written - self.next < 2 * segment
