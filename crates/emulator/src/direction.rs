@@ -5,6 +5,8 @@ use super::bit_errors::BitErrors;
 use super::classify::PacketLabel;
 use super::counts::{BinSums, CounterBins, Edges, Grid};
 use super::frame::EmulatedFrame;
+use super::headers::Conversation;
+use super::phase::PhaseWait;
 use super::pool::Pool;
 use super::report::{DirectionBin, DirectionTotals};
 use netstage_core::link::{self, LinkDirection, LinkDirectionConfig, LinkLoss};
@@ -14,6 +16,9 @@ use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ethernet::BROADCAST;
 use std::collections::BTreeMap;
+
+/// Packet that determines phases, in bytes: the MTU of Ethernet.
+const FULL_PACKET: u32 = 1_500;
 
 /// State shared by all directions.
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub struct EmulatedDirection {
     /// Earliest time at which a packet that was read late may enter: the last event of the line or the entry of the
     /// previous packet.
     floor: Instant,
+    /// Packets that wait for their phase, if the queue is drop-tail.
+    phases: Option<PhaseWait>,
     edges: Edges,
     waiting_since: Instant,
     pub(super) counts: DirectionCounts,
@@ -94,6 +101,7 @@ impl EmulatedDirection {
             overhead: config.overhead,
             by_traffic_class: matches!(config.queue, queue::QueueConfig::Classes(_)),
             bit_errors: BitErrors::new(rng.fork("bits")),
+            phases: matches!(config.queue, queue::QueueConfig::DropTail).then(|| PhaseWait::new(&rng)),
             link: LinkDirection::new(config, rng),
             floor: Instant::ZERO,
             edges: Edges::new(grid),
@@ -114,13 +122,29 @@ impl EmulatedDirection {
         }
     }
 
-    /// Handles a frame that arrived at `at`, which may be in the past.
-    pub fn handle_frame(&mut self, at: Instant, mut frame: EmulatedFrame, shared: &mut SharedLinkState) {
+    /// Handles a frame that arrived at `at`, which may be in the past. `conversation` is that of a packet without labels
+    /// and tunnel.
+    pub fn handle_frame(
+        &mut self,
+        at: Instant,
+        mut frame: EmulatedFrame,
+        conversation: Option<&Conversation>,
+        shared: &mut SharedLinkState,
+    ) {
         if self.by_traffic_class {
             frame.sort_by_traffic_class();
         }
         let at = at.max(self.floor);
         self.handle_timeout(at, shared);
+        let packet_time = self.link.rate().transmission_time(FULL_PACKET + self.overhead);
+        let phases = self.phases.as_mut().filter(|_| self.link.queue_len() > 0);
+        match phases.and_then(|phases| Some((phases.draw(conversation?, packet_time)?, phases))) {
+            Some((wait, phases)) => phases.push(at + wait, frame),
+            None => self.enter(at, frame, shared),
+        }
+    }
+
+    fn enter(&mut self, at: Instant, frame: EmulatedFrame, shared: &mut SharedLinkState) {
         self.floor = at;
         self.totals.entered += u64::from(at <= shared.end);
         self.account(at);
@@ -144,17 +168,29 @@ impl EmulatedDirection {
     /// Advances to `now`. Each change of the queue and the line until then takes place at its own time.
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut SharedLinkState) {
         loop {
-            let (step, edge) = (self.link.next_step(), self.edges.next());
-            if edge <= step.min(now) && edge < Instant::NEVER {
+            let (step, entry, edge) = (self.link.next_step(), self.next_entry(), self.edges.next());
+            if edge <= step.min(entry).min(now) && edge < Instant::NEVER {
                 self.close_bin(edge);
-            } else if step <= now && step < Instant::NEVER {
+            } else if step <= entry.min(now) && step < Instant::NEVER {
                 self.account(step);
                 self.link.handle_timeout(step);
                 self.floor = step;
                 self.settle(step, shared);
+            } else if entry <= now
+                && let Some(frame) = self.phases.as_mut().and_then(PhaseWait::pop)
+            {
+                self.enter(entry, frame, shared);
             } else {
                 return;
             }
+        }
+    }
+
+    /// Returns the time at which the next packet has waited for its phase, or the line would be idle for it.
+    fn next_entry(&self) -> Instant {
+        match self.phases.as_ref().and_then(PhaseWait::next) {
+            Some(entry) if self.link.queue_len() == 0 => entry.min(self.floor),
+            entry => entry.unwrap_or(Instant::NEVER),
         }
     }
 
@@ -173,9 +209,9 @@ impl EmulatedDirection {
         }
     }
 
-    /// Returns the time of the next departure or change of the line.
+    /// Returns the time of the next departure, entry or change of the line.
     pub fn poll_timeout(&self) -> Instant {
-        self.link.poll_timeout()
+        self.link.poll_timeout().min(self.next_entry())
     }
 
     /// Returns the next frame that is due by `now`.

@@ -27,6 +27,7 @@ mod frame;
 mod headers;
 mod links;
 pub mod netem;
+mod phase;
 mod pool;
 pub mod report;
 mod timing;

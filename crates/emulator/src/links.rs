@@ -102,7 +102,10 @@ impl Links {
             (ArrivalTime::At(at), Some(headers)) => {
                 let found = self.classifier.find(headers.conversation.as_ref());
                 let frame = EmulatedFrame::new(buffer, bytes.len(), &headers, found);
-                direction.handle_frame(at, frame, &mut self.shared);
+                // Counts of packets before and after a message would be wrong if a tunnel's packets changed places.
+                let is_plain = headers.customer == headers.size;
+                let conversation = headers.conversation.as_ref().filter(|_| is_plain);
+                direction.handle_frame(at, frame, conversation, &mut self.shared);
                 self.wake[index] = direction.poll_timeout();
             }
             (arrived, _) => {

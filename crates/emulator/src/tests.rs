@@ -576,3 +576,70 @@ fn frames_of_the_run_that_passed_before_the_order_to_start_void_it() {
         assert_eq!(void.is_some(), is_void, "{void:?}");
     }
 }
+
+/// Returns frames like [`bursts`], all as long as `size`, of TCP from one of two hosts.
+fn tcp_bursts(seed: u64, packets: u32, size: usize) -> Vec<(Instant, Vec<u8>)> {
+    let mut rng = RandomStream::new(seed, "sources");
+    let mut frames = bursts(seed, packets);
+    for (number, (_, frame)) in frames.iter_mut().enumerate() {
+        *frame = udp(size, number as u32, 0);
+        let ip = &mut frame[14..];
+        (ip[9], ip[15], ip[10], ip[11]) = (6, rng.below(2) as u8 + 3, 0, 0);
+        let checksum = !checksum(&ip[..20]);
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    }
+    frames
+}
+
+/// Returns the time and the frame of each departure.
+fn departures(config: EmulatorConfig, arrivals: Vec<(Instant, Vec<u8>)>) -> Vec<(Instant, Vec<u8>)> {
+    let mut bench = Bench::new(config, arrivals);
+    let mut departures = Vec::new();
+    while bench.next() <= END {
+        bench.turn(bench.next());
+        departures.extend(bench.far.0.borrow_mut().sent.drain(..).map(|frame| (bench.now, frame)));
+    }
+    departures
+}
+
+#[test]
+fn phases_of_tcp_decide_who_finds_room_but_leave_no_line_idle() {
+    let seed = netstage_harness::seed("phases");
+    let line =
+        |queue, buffer| link::LinkDirectionConfig { queue, buffer: Capacity::Packets(buffer), ..perfect() };
+    let run =
+        |line, run| departures(EmulatorConfig { seed: run, ..config(line) }, tcp_bursts(seed, 1_000, 1_000));
+    let times = |departures: &[(Instant, Vec<u8>)]| departures.iter().map(|(at, _)| *at).collect::<Vec<_>>();
+    let numbers_of = |departures: &[(Instant, Vec<u8>)], source: u8| {
+        let own = departures.iter().filter(|(_, frame)| frame[29] == source);
+        own.map(|(_, frame)| number(frame)).collect::<Vec<_>>()
+    };
+    // Without drops, packets leave at the same times as through a queue without phases, each flow in order.
+    let buffer_per_class = Capacity::Packets(1_000);
+    let one_queue = queue::DrrConfig { weights: vec![1.0; 2], buffer_per_class };
+    let exact = run(line(queue::QueueConfig::DeficitRoundRobin(one_queue), 1_000), 1);
+    assert_eq!(exact.len(), 1_000);
+    let with_room = [1, 2].map(|number| run(line(queue::QueueConfig::DropTail, 1_000), number));
+    for departures in &with_room {
+        assert_eq!(times(departures), times(&exact));
+        assert!([3, 4].iter().all(|source| numbers_of(departures, *source).is_sorted()));
+    }
+    assert_ne!(with_room[0], with_room[1], "each run draws its phases");
+    // A short queue drops other packets of the flows in each run.
+    let short = [1, 2].map(|number| run(line(queue::QueueConfig::DropTail, 5), number));
+    assert!(short.iter().all(|departures| departures.len() < 1_000));
+    assert_ne!(numbers_of(&short[0], 3), numbers_of(&short[1], 3));
+}
+
+#[test]
+fn packets_with_labels_have_no_phase() {
+    let mut arrivals = tcp_bursts(netstage_harness::seed("phases"), 1_000, 1_000);
+    for (_, frame) in &mut arrivals {
+        frame[12..14].copy_from_slice(&[0x88, 0x47]);
+        frame.splice(14..14, [0, 1, 1, 64]);
+    }
+    let all: Vec<_> = arrivals.iter().map(|(_, frame)| frame.clone()).collect();
+    let line = link::LinkDirectionConfig { buffer: Capacity::Packets(1_000), ..perfect() };
+    let sent: Vec<_> = departures(config(line), arrivals).into_iter().map(|(_, frame)| frame).collect();
+    assert_eq!(sent, all);
+}

@@ -82,6 +82,18 @@ pub struct SenderSlot {
     pub group: u32,
     /// True if the connection has started.
     pub started: bool,
+    /// Delay of the answer to an ACK while the path queues packets; see [`PhaseDraw`].
+    pub phase: Duration,
+}
+
+impl SenderSlot {
+    /// Returns whether the path queues for longer than the phase, so that a later answer leaves no line idle.
+    #[inline]
+    pub fn answers_late(&self) -> bool {
+        let (smoothed, min) = (self.tcp.smoothed_round_trip(), self.tcp.min_round_trip());
+        self.phase > Duration::ZERO
+            && smoothed.zip(min).is_some_and(|(smoothed, min)| smoothed > min + self.phase)
+    }
 }
 
 /// A TCP receiver and its simulation state.
@@ -205,8 +217,9 @@ impl Hosts {
         };
         let groups = [index as u32, self.groups.len() as u32];
         self.groups.push(answers);
+        let draw = PhaseDraw::new(plan, index, seed);
         for member in 0..group.count {
-            let start = start(plan, index, member, seed);
+            let start = draw.start(member);
             let stream = RandomStream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
             let first = self.senders.len() as u32;
             let dialogue = Dialogue::new(group, application, groups, first, start, &stream, grid);
@@ -218,8 +231,8 @@ impl Hosts {
                         .expect("only TCP dialogues have connections");
                     let (sender, receiver) =
                         (tcp::TcpDataSender::new(config), tcp::TcpDataReceiver::new(config));
-                    let wake = Instant::NEVER;
-                    self.senders.push(SenderSlot { tcp: sender, wake, group, started: true });
+                    let (wake, phase) = (Instant::NEVER, Duration::ZERO);
+                    self.senders.push(SenderSlot { tcp: sender, wake, group, started: true, phase });
                     self.receivers.push(ReceiverSlot { tcp: receiver, wake, group });
                 }
             }
@@ -257,8 +270,9 @@ impl Hosts {
             exact: group.exact,
         });
         let Some(pattern) = group.traffic.pattern() else { return };
+        let draw = PhaseDraw::new(plan, index, seed);
         for member in 0..group.count {
-            let start = start(plan, index, member, seed);
+            let start = draw.start(member);
             let stream = || RandomStream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
             let index = index as u32;
             let Some(config) = &tcp else {
@@ -274,21 +288,48 @@ impl Hosts {
                 let target = SourceTarget::Tcp(self.senders.len() as u32);
                 self.sources.push(SourceSlot::new(pattern, group.stop, index, target, start, stream()));
             }
-            self.senders.push(SenderSlot { tcp: sender, wake: start, group: index, started: false });
+            let phase = draw.phase();
+            self.senders.push(SenderSlot { tcp: sender, wake: start, group: index, started: false, phase });
             let receiver = tcp::TcpDataReceiver::new(config);
             self.receivers.push(ReceiverSlot { tcp: receiver, wake: Instant::NEVER, group: index });
         }
     }
 }
 
-/// Returns the start of a flow: at random, up to a packet's time on the slowest line of its path late.
-fn start(plan: &Plan, index: usize, member: usize, seed: u64) -> Instant {
-    let group = &plan.flows[index];
-    let planned = group.start + group.stagger * member as u64;
-    let Some(slowest) = group.path.iter().map(|hop| plan.hop(*hop).rate).min().filter(|_| !group.exact)
-    else {
-        return planned;
-    };
-    let mut stream = RandomStream::new(seed, &format!("start.{}", plan.flow_name(index, member)));
-    planned + Duration(stream.below(slowest.transmission_time(FULL_PACKET).0))
+/// Random times of a group of flows in one run, up to a packet's time on the slowest line of their path: how late each
+/// starts, and their phase, by which they answer ACKs late while packets queue. The time between the departure of a packet
+/// from a full queue and the arrival of the one that its ACK releases decides who finds room (Floyd and Jacobson 1992, "On
+/// traffic phase effects in packet-switched gateways"). It depends on the length of cables, so no scenario knows it.
+struct PhaseDraw<'a> {
+    plan: &'a Plan,
+    group: usize,
+    seed: u64,
+    /// Time of a full packet; zero for flows that are exact or have no path.
+    limit: Duration,
+}
+
+impl PhaseDraw<'_> {
+    fn new(plan: &Plan, group: usize, seed: u64) -> PhaseDraw<'_> {
+        let path = &plan.flows[group].path;
+        let slowest = path.iter().map(|hop| plan.hop(*hop).rate).min().filter(|_| !plan.flows[group].exact);
+        let limit = slowest.map_or(Duration::ZERO, |rate| rate.transmission_time(FULL_PACKET));
+        PhaseDraw { plan, group, seed, limit }
+    }
+
+    fn draw(&self, subject: &str) -> Duration {
+        if self.limit == Duration::ZERO {
+            return self.limit;
+        }
+        Duration(RandomStream::new(self.seed, subject).below(self.limit.0))
+    }
+
+    fn start(&self, member: usize) -> Instant {
+        let group = &self.plan.flows[self.group];
+        let planned = group.start + group.stagger * member as u64;
+        planned + self.draw(&format!("start.{}", self.plan.flow_name(self.group, member)))
+    }
+
+    fn phase(&self) -> Duration {
+        self.draw(&format!("phase.{}", self.plan.flows[self.group].name))
+    }
 }

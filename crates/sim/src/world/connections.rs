@@ -67,7 +67,12 @@ impl Simulation<'_> {
         self.watch.acknowledged(now, packet.flow, &slot.tcp, config);
         slot.tcp.handle_ack(config, now, &ack);
         self.watch.changed(now, packet.flow, &mut slot.tcp, config);
-        self.pump_sender(now, packet.flow);
+        if slot.answers_late() {
+            let at = now + slot.phase;
+            self.wake_sender(packet.flow, at);
+        } else {
+            self.pump_sender(now, packet.flow);
+        }
         if packet.flow as usize >= self.hosts.pattern_senders {
             self.handle_stream_ack(now, packet.flow);
         }

@@ -1,0 +1,94 @@
+//! Phase effects at a full queue: a delay that differs by a part of a packet's time changes no mean over the seeds.
+
+use netstage_scenario::outcome::Metric;
+use netstage_scenario::plan::Plan;
+use netstage_scenario::{LoadOptions, parse};
+
+/// Time of a full packet on the bottleneck, in microseconds.
+const PACKET_TIME: u64 = 706;
+
+const RUNS: u64 = 12;
+
+/// Returns the plan of two groups of flows through one full queue. The path of the second is longer, by a way back that
+/// takes `extra` microseconds more.
+fn plan(extra: u64) -> Plan {
+    let ends = |name: &str, delay: u64| {
+        format!(
+            r#"
+            [node.a-{name}]
+            [node.b-{name}]
+            [link.a-{name}]
+            ends = ["a-{name}", "west"]
+            delay = "{delay} us"
+            [link.b-{name}]
+            ends = ["east", "b-{name}"]
+            [flow.{name}]
+            from = "a-{name}"
+            to = "b-{name}""#
+        )
+    };
+    let text = format!(
+        r#"
+        [scenario]
+        duration = "20 s"
+        [defaults.link]
+        rate = "100 Mbit/s"
+        buffer = "1000 packets"
+        [defaults.flow]
+        stagger = "150 ms"
+        tcp = {{ algorithm = "newreno", stack = "linux", window = "1 MiB" }}
+        [node.west]
+        kind = "router"
+        [node.east]
+        kind = "router"
+        [link.core]
+        ends = ["west", "east"]
+        rate = "17 Mbit/s"
+        buffer = "52 packets"
+        delay = "14 ms"
+        {}
+        count = 2
+        {}
+        count = 4"#,
+        ends("near", 4_000),
+        ends("far", 25_000 + extra),
+    );
+    match parse("phases.toml", &text, None, &LoadOptions::default()) {
+        Ok(scenario) => scenario.cells[0].plan.clone(),
+        Err(errors) => panic!("{errors}"),
+    }
+}
+
+/// Returns the throughput of a near flow, in Mbit/s: the mean over the seeds and its standard error.
+fn near(extra: u64, first_seed: u64) -> (f64, f64) {
+    let plan = plan(extra);
+    let runs: Vec<f64> = (first_seed..first_seed + RUNS)
+        .map(|seed| {
+            let outcome = netstage_sim::run(&plan, seed, &|| false).unwrap();
+            let values = &outcome.get(Metric::FlowThroughput, "near[0]").unwrap().values[5..];
+            values.iter().sum::<f64>() / values.len() as f64 / 1e6
+        })
+        .collect();
+    let count = RUNS as f64;
+    let mean = runs.iter().sum::<f64>() / count;
+    let variance = runs.iter().map(|run| (run - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    (mean, (variance / count).sqrt())
+}
+
+#[test]
+fn a_part_of_a_packet_time_changes_no_mean_over_the_seeds() {
+    let seed = netstage_harness::seed("phases");
+    let means: Vec<(f64, f64)> =
+        (0..5).map(|part| near(PACKET_TIME * part / 5, seed % 1_000_000 + RUNS * part)).collect();
+    println!("{means:.3?}");
+    for (index, (mean, error)) in means.iter().enumerate() {
+        for (other, other_error) in &means[..index] {
+            // Means of equal distributions differ by more than 5 standard errors in one of 10,000 runs (Student's t).
+            let limit = 5.0 * error.hypot(*other_error);
+            assert!(
+                (mean - other).abs() < limit,
+                "{mean:.3} and {other:.3} Mbit/s differ by more than {limit:.3}"
+            );
+        }
+    }
+}
