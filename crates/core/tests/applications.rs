@@ -371,8 +371,13 @@ fn closed_loops_wait_for_responses_and_open_loops_do_not() {
 
 #[test]
 fn block_storage_keeps_its_queue_full() {
-    let storage =
-        BlockStorage { block: 4_096, reads: 0.7, queue_depth: 8, server: Duration::from_micros(100) };
+    let storage = BlockStorage {
+        block: 4_096,
+        reads: 0.7,
+        queue_depth: 8,
+        server: Duration::from_micros(100),
+        follow_window: false,
+    };
     let path = run(&Application::BlockStorage(storage), TransportKind::Stream, 10);
     let quality = path.quality(0, 10);
     // Eight commands per round trip of 40 ms plus the transmission time.
@@ -380,6 +385,45 @@ fn block_storage_keeps_its_queue_full() {
     let commands: Vec<u32> = path.sent.iter().filter(|s| s.0 == 0).map(|s| s.2.bytes).collect();
     let reads = commands.iter().filter(|bytes| **bytes == 48).count() as f64 / commands.len() as f64;
     assert!((reads - 0.7).abs() < 0.04, "{reads}");
+}
+
+#[test]
+fn reads_follow_the_window_of_the_server() {
+    let storage = BlockStorage {
+        block: 100_000,
+        reads: 1.0,
+        queue_depth: 2,
+        server: Duration::from_micros(100),
+        follow_window: true,
+    };
+    let mut client = Endpoint::new(
+        &Application::BlockStorage(storage),
+        EndpointRole::Client,
+        TransportKind::Stream,
+        &RandomStream::new(1, "disk"),
+    );
+    client.start(Instant::ZERO);
+    client.handle_connected(Instant::ZERO, 0);
+    let mut requests = Vec::new();
+    let mut take = |client: &mut Endpoint| {
+        while let Some(action) = client.poll_action() {
+            if let EndpointAction::Send(_, message) = action {
+                let MessageContent::WindowRequest { answer, .. } = message.content else {
+                    panic!("{message:?}")
+                };
+                requests.push((message.number, answer - 48));
+            }
+        }
+        requests.clone()
+    };
+    // Before the first report, reads have the smallest size. Then they are half of the window, in whole sectors.
+    assert_eq!(take(&mut client), [(1, 4_096), (2, 4_096)]);
+    for (number, window) in [(1, 30_000), (2, 1_000), (3, 1 << 30)] {
+        let content = MessageContent::Window(window);
+        let message = ApplicationMessage { bytes: 4_144, number, content, sent: Instant::ZERO };
+        client.handle_message(Instant(u64::from(number)), 0, &message);
+    }
+    assert_eq!(take(&mut client)[2..], [(3, 14_848), (4, 4_096), (5, 100_000)]);
 }
 
 #[test]
@@ -495,6 +539,7 @@ fn refused_connections_are_retried_with_a_delay() {
             reads: 0.5,
             queue_depth: 4,
             server: Duration::ZERO,
+            follow_window: false,
         }),
         Application::Web(Web { think: Duration::from_secs(1), ..web(FetchMode::Parallel(6)) }),
         learned(LearnedExchange::Exchanges(exchanges()), TransportKind::Stream, false),

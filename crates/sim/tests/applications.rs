@@ -202,8 +202,13 @@ fn every_model_runs_and_equal_seeds_give_identical_results() {
         variation: 0.3,
         playout_delay: Duration::from_millis(200),
     };
-    let storage =
-        BlockStorage { block: 4_096, reads: 0.7, queue_depth: 8, server: Duration::from_micros(100) };
+    let storage = BlockStorage {
+        block: 4_096,
+        reads: 0.7,
+        queue_depth: 8,
+        server: Duration::from_micros(100),
+        follow_window: false,
+    };
     let dns = Dns {
         query: 45,
         answer: SizeDistribution::constant(160),

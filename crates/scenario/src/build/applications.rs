@@ -66,6 +66,7 @@ impl Builder<'_, '_> {
                 reads: blocks.reads.0,
                 queue_depth: blocks.queue_depth.0 as u32,
                 server: blocks.server,
+                follow_window: blocks.follow_window,
             }),
             Model::Learned(learned) => {
                 let model =

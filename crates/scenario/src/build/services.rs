@@ -81,6 +81,7 @@ impl Builder<'_, '_> {
             reads: 1.0,
             queue_depth: iscsi.queue_depth.0 as u32,
             server: Duration::from_micros(100),
+            follow_window: false,
         });
         let run = (ServiceProgram::Iscsi, application, &iscsi.start);
         let ends =

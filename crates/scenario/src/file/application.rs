@@ -249,6 +249,8 @@ table! {
         queue_depth: BoundedCount<1, 10_000> = 32,
         /// Processing time of the device per command.
         server: Duration = "100 us",
+        /// Reads as large as the congestion window that the server reports, divided by `queue_depth`, and at most a block.
+        follow_window: bool = false,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::dialogue::{CLIENT, packet_size};
 use crate::packet::{PacketBody, SimulatedPacket};
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
-use netstage_core::traffic::application::{ApplicationMessage, EndpointAction};
+use netstage_core::traffic::application::{ApplicationMessage, EndpointAction, MessageContent};
 
 /// Dialogue, connection and direction of a TCP flow.
 struct StreamPosition {
@@ -117,13 +117,24 @@ impl Simulation<'_> {
         }
     }
 
-    fn send(&mut self, now: Instant, index: u32, connection: u32, end: usize, message: ApplicationMessage) {
+    fn send(
+        &mut self,
+        now: Instant,
+        index: u32,
+        connection: u32,
+        end: usize,
+        mut message: ApplicationMessage,
+    ) {
         let dialogue = &mut self.hosts.dialogues[index as usize];
         if !dialogue.connections.is_empty() {
             if dialogue.connections[connection as usize].opened {
-                dialogue.write(connection, end, message);
                 let flow = dialogue.first_flow + 2 * connection + end as u32;
-                self.hosts.senders[flow as usize].tcp.write(u64::from(message.bytes));
+                let sender = &mut self.hosts.senders[flow as usize].tcp;
+                if let MessageContent::Window(window) = &mut message.content {
+                    *window = sender.congestion_window().try_into().unwrap_or(u32::MAX);
+                }
+                sender.write(u64::from(message.bytes));
+                dialogue.write(connection, end, message);
                 self.pump_sender(now, flow);
             }
             return;

@@ -1,6 +1,7 @@
 //! Applications over TCP: sequences of messages on connections that the client opens.
 
 use super::super::error::FlowProblem;
+use super::super::kernel::{TcpInfo, tcp_info};
 use super::super::run_context::SocketWatch;
 use super::super::tcp;
 use super::inbox::Inbox;
@@ -9,13 +10,14 @@ use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::{FlowSide, FlowTask, TcpOptions};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{
-    ApplicationMessage, EndpointAction, EndpointRole, HEADER, TransportKind,
+    ApplicationMessage, EndpointAction, EndpointRole, HEADER, MessageContent, TransportKind,
 };
 use netstage_host::clock::Epoch;
 use socket2::{SockAddr, Socket};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
 /// Maximum number of bytes read or written by one call.
 const CHUNK: usize = 128 << 10;
@@ -174,9 +176,12 @@ impl StreamDialogue {
                     }
                 }
                 EndpointAction::Close(number) => self.connections[number as usize] = None,
-                EndpointAction::Send(number, message) => {
+                EndpointAction::Send(number, mut message) => {
                     self.dialogue.ledger.at(epoch.now()).offered_bytes += u64::from(message.bytes);
                     if let Some(Some(connection)) = self.connections.get_mut(number as usize) {
+                        if let MessageContent::Window(window) = &mut message.content {
+                            *window = connection.congestion_window();
+                        }
                         connection.outbox.push_back(message);
                         self.serve(epoch, number);
                     }
@@ -243,6 +248,12 @@ impl StreamDialogue {
 impl DialogueStream {
     fn new(socket: Socket, is_connecting: bool) -> DialogueStream {
         DialogueStream { socket, is_connecting, inbox: Inbox::default(), outbox: VecDeque::new(), written: 0 }
+    }
+
+    /// Returns the congestion window in bytes; 0 if it is unknown.
+    fn congestion_window(&self) -> u32 {
+        let bytes = |info: TcpInfo| info.sample().window.saturating_mul(info.segment());
+        tcp_info(self.socket.as_fd()).map_or(0, bytes)
     }
 
     fn write(&mut self, dialogue: &mut DialogueEnd, epoch: Epoch) -> IoOutcome {

@@ -36,6 +36,15 @@ pub enum MessageContent {
         /// Delay of the response at the server.
         after: Duration,
     },
+    /// Request whose response is a [`Window`](MessageContent::Window).
+    WindowRequest {
+        /// Size of the response, bytes.
+        answer: u32,
+        /// Delay of the response at the server.
+        after: Duration,
+    },
+    /// Response with the congestion window of its sender in bytes, which the driver sets when it writes the message.
+    Window(u32),
     /// Part of a frame.
     Part {
         /// Number of the frame.
@@ -60,6 +69,8 @@ impl core::error::Error for InvalidMessageHeader {}
 const DATA: u8 = 0xa0;
 const REQUEST: u8 = 0xa1;
 const PART: u8 = 0xa2;
+const WINDOW: u8 = 0xa3;
+const WINDOW_REQUEST: u8 = 0xa4;
 
 impl ApplicationMessage {
     /// Returns the encoded header.
@@ -67,6 +78,8 @@ impl ApplicationMessage {
         let (kind, value, extent) = match self.content {
             MessageContent::Data => (DATA, 0, 0),
             MessageContent::Request { answer, after } => (REQUEST, answer, after.0),
+            MessageContent::WindowRequest { answer, after } => (WINDOW_REQUEST, answer, after.0),
+            MessageContent::Window(window) => (WINDOW, window, 0),
             MessageContent::Part { frame, parts } => (PART, frame, u64::from(parts)),
         };
         let mut header = [0; HEADER as usize];
@@ -88,6 +101,8 @@ impl ApplicationMessage {
         let content = match kind {
             DATA => MessageContent::Data,
             REQUEST => MessageContent::Request { answer: value, after: Duration(extent) },
+            WINDOW_REQUEST => MessageContent::WindowRequest { answer: value, after: Duration(extent) },
+            WINDOW => MessageContent::Window(value),
             PART => MessageContent::Part {
                 frame: value,
                 parts: u32::try_from(extent).map_err(|_| InvalidMessageHeader)?,
@@ -111,6 +126,8 @@ mod tests {
         let contents = [
             MessageContent::Data,
             MessageContent::Request { answer: 7, after: Duration(1 << 40) },
+            MessageContent::WindowRequest { answer: 7, after: Duration(1 << 40) },
+            MessageContent::Window(30_000),
             MessageContent::Part { frame: u32::MAX, parts: 12 },
         ];
         for content in contents {

@@ -7,22 +7,26 @@ use alloc::collections::BTreeMap;
 /// Pending responses, by due time and then by the order of the requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Responder {
-    due: BTreeMap<(Instant, u64), (u32, u32, u32)>,
+    due: BTreeMap<(Instant, u64), (u32, u32, u32, MessageContent)>,
     requests: u64,
 }
 
 impl ModelEndpoint for Responder {
     fn message(&mut self, context: &mut Context, connection: u32, message: &ApplicationMessage) {
-        let MessageContent::Request { answer, after } = message.content else { return };
+        let (answer, after, content) = match message.content {
+            MessageContent::Request { answer, after } => (answer, after, MessageContent::Data),
+            MessageContent::WindowRequest { answer, after } => (answer, after, MessageContent::Window(0)),
+            _ => return,
+        };
         if answer == 0 {
             return;
         }
         if after.0 == 0 {
-            context.send(connection, answer, message.number, MessageContent::Data);
+            context.send(connection, answer, message.number, content);
             return;
         }
         let at = Instant(context.now.0.saturating_add(after.0));
-        self.due.insert((at, self.requests), (connection, answer, message.number));
+        self.due.insert((at, self.requests), (connection, answer, message.number, content));
         self.requests += 1;
     }
 
@@ -31,8 +35,8 @@ impl ModelEndpoint for Responder {
             if entry.key().0 > context.now {
                 return;
             }
-            let (connection, bytes, number) = entry.remove();
-            context.send(connection, bytes, number, MessageContent::Data);
+            let (connection, bytes, number, content) = entry.remove();
+            context.send(connection, bytes, number, content);
         }
     }
 

@@ -20,6 +20,9 @@ pub struct BlockStorage {
     pub queue_depth: u32,
     /// Processing time of the device per command.
     pub server: Duration,
+    /// Whether reads follow the congestion window that the server reports with each response. All reads together are
+    /// then as large as the window, and each at most a block.
+    pub follow_window: bool,
 }
 
 impl BlockStorage {
@@ -39,20 +42,40 @@ pub(crate) struct BlockStorageClient {
     model: BlockStorage,
     pending: BTreeMap<u32, Instant>,
     number: u32,
+    /// Window of the server, bytes.
+    window: u32,
 }
 
 impl BlockStorageClient {
     pub fn new(model: BlockStorage) -> BlockStorageClient {
-        BlockStorageClient { model, pending: BTreeMap::new(), number: 0 }
+        BlockStorageClient { model, pending: BTreeMap::new(), number: 0, window: 0 }
+    }
+
+    /// Returns the size of the next read, a whole number of sectors.
+    fn read_size(&self) -> u32 {
+        const SECTOR: u32 = 512;
+        const SMALLEST: u32 = 8 * SECTOR;
+        if !self.model.follow_window {
+            return self.model.block;
+        }
+        let share = self.window / self.model.queue_depth / SECTOR * SECTOR;
+        share.max(SMALLEST).min(self.model.block)
     }
 
     fn send_command(&mut self, context: &mut Context) {
-        let with_data = PDU_HEADER + self.model.block;
         let read = context.rng.chance(self.model.reads);
-        let (bytes, answer) = if read { (PDU_HEADER, with_data) } else { (with_data, PDU_HEADER) };
+        let (bytes, answer) = match read {
+            true => (PDU_HEADER, PDU_HEADER + self.read_size()),
+            false => (PDU_HEADER + self.model.block, PDU_HEADER),
+        };
         self.number = self.number.wrapping_add(1);
         self.pending.insert(self.number, context.now);
-        context.send(0, bytes, self.number, MessageContent::Request { answer, after: self.model.server });
+        let after = self.model.server;
+        let content = match self.model.follow_window {
+            true => MessageContent::WindowRequest { answer, after },
+            false => MessageContent::Request { answer, after },
+        };
+        context.send(0, bytes, self.number, content);
     }
 }
 
@@ -76,6 +99,9 @@ impl ModelEndpoint for BlockStorageClient {
     }
 
     fn message(&mut self, context: &mut Context, _: u32, message: &ApplicationMessage) {
+        if let MessageContent::Window(window) = message.content {
+            self.window = window;
+        }
         if let Some(at) = self.pending.remove(&message.number) {
             context.observe(Observation::Transaction { at: context.now, took: context.now.since(at) });
             self.send_command(context);
