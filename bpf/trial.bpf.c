@@ -91,6 +91,21 @@ struct progress {
 	u64 lost;
 	/* Time of the event for which networks are watched; zero: not yet. */
 	u64 event;
+	/* Frames sent late, maximum lateness, and the time at which that frame was due. */
+	u64 late;
+	u64 stall;
+	u64 stalled_at;
+	/* Maximum time between the timestamp of a frame and its departure. */
+	u64 held;
+	/* Time at which the current batch is due. */
+	u64 due;
+	/* Last reading of the clock. */
+	u64 read;
+	/* Timestamp of the first frame that the kernel has not sent yet, or zero, and number of such frames that are not late.
+	 * The kernel sends after every BATCH calls. */
+	u64 first;
+	u32 queued;
+	u32 calls;
 };
 
 /* Arrival of the first packet to a network after the event, and of its last packet. */
@@ -191,6 +206,8 @@ const volatile u32 BATCH = 1;
 /* Maximum lateness in nanoseconds that is caught up on: a longer burst at full speed would not be the requested
  * load. */
 const volatile u64 MOST_LATE = 0;
+/* Maximum lateness in nanoseconds of a frame that counts as on time. */
+const volatile u64 ON_TIME = 0;
 /* Once this much is lost and a quarter of the frames are sent, the trial is void in any case. */
 const volatile u64 MOST_LOST = ~0ULL;
 const volatile u64 FRAMES = 0;
@@ -289,6 +306,18 @@ INLINE u32 sum_of_ipv6(const struct ipv6 *ip, const struct rest *rest)
 	return folded(sum);
 }
 
+/* Begins the frames that the kernel sends together. If those before were held for too long, they were late. */
+INLINE void begin_queue(struct progress *made)
+{
+	u64 held = made->read - made->first;
+
+	if (made->first && held > made->held)
+		made->held = held;
+	if (made->first && held > MOST_LATE)
+		made->late += made->queued;
+	made->first = made->queued = 0;
+}
+
 /* Returns whether the batch of the next frame is due, after waiting for a limited time. */
 INLINE int is_due(struct progress *made)
 {
@@ -299,17 +328,24 @@ INLINE int is_due(struct progress *made)
 	due = made->start + (made->batch * BATCH_GAP >> 10);
 	for (int tries = 0; tries < PATIENCE && time < due; tries++)
 		time = now();
+	made->read = time;
 	/* The kernel makes a fixed number of calls: each call that finds no batch due should take long. */
 	if (time < due)
 		return 0;
+	if (time - due > made->stall) {
+		made->stall = time - due;
+		made->stalled_at = due;
+	}
 	if (time > due + MOST_LATE) {
 		u64 lost = time - due - MOST_LATE;
 
+		due += lost;
 		made->start += lost;
 		made->lost += lost;
 		if (made->lost > MOST_LOST && made->sequence > FRAMES / 4)
 			made->is_over = 1;
 	}
+	made->due = due;
 	made->batch++;
 next:
 	if (++made->in_batch >= BATCH)
@@ -328,7 +364,11 @@ SECTION("xdp") int generate(struct xdp_md *frame)
 	u8 *ethernet;
 	void *end, *ip;
 
-	if (!made || !made->start || LABELS > MOST_LABELS || made->is_over || made->sequence >= FRAMES || !is_due(made))
+	if (!made)
+		return XDP_DROP;
+	if (made->calls++ % BATCH == 0)
+		begin_queue(made);
+	if (!made->start || LABELS > MOST_LABELS || made->is_over || made->sequence >= FRAMES || !is_due(made))
 		return XDP_DROP;
 	length = length_of((u32)made->sequence);
 	if (SIZE_COUNT > 1) {
@@ -371,6 +411,13 @@ SECTION("xdp") int generate(struct xdp_md *frame)
 	rest->stamp.sequence = (u32)made->sequence;
 	made->last = now();
 	rest->stamp.sent = made->last;
+	made->read = made->last;
+	if (!made->first)
+		made->first = made->last;
+	if (made->last > made->due + ON_TIME)
+		made->late++;
+	else
+		made->queued++;
 	if (IS_IPV6) {
 		struct ipv6 *header = ip;
 		u16 sum;

@@ -99,7 +99,7 @@ impl FrameStream {
             port: (1, 0),
             batch_gap: (f64::from(batch) / self.rate * 1e9 * 1024.0) as u64,
             batch,
-            max_late_ns: self.limits(batch).max().0,
+            limits: self.limits(batch),
             max_lost_ns: self.max_lost_ns,
             frames: self.frames,
             records_arrivals: false,

@@ -5,6 +5,7 @@ use super::template::{self, Destinations, FrameTemplate};
 use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader, Pod};
+use netstage_core::measure::lateness::LatenessLimits;
 use netstage_host::bpf_error::BpfError;
 use netstage_host::ports::kernel::Mapping;
 use std::io;
@@ -37,6 +38,10 @@ const LAST: usize = 6;
 const IS_OVER: usize = 9;
 const LOST: usize = 10;
 const EVENT: usize = 12;
+const LATE: usize = 14;
+const STALL: usize = 16;
+const STALLED_AT: usize = 18;
+const HELD: usize = 20;
 
 /// Settings of a program for one trial and port.
 #[derive(Clone, Debug)]
@@ -59,8 +64,8 @@ pub struct TrialProgramSettings<'a> {
     pub batch_gap: u64,
     /// Frames per batch.
     pub batch: u32,
-    /// Maximum lateness that the generator catches up on.
-    pub max_late_ns: u64,
+    /// Limits of lateness. The generator catches up on their maximum.
+    pub limits: LatenessLimits,
     /// Maximum time lost in total, beyond which the trial ends.
     pub max_lost_ns: u64,
     /// Number of frames of the trial.
@@ -117,7 +122,7 @@ pub struct GeneratorProgress {
     pub sent: u64,
     /// Time of the last frame (CLOCK_MONOTONIC).
     pub last_ns: u64,
-    /// Frames sent late, which may have formed a burst. The kernel program does not count them.
+    /// Frames sent late, which may have formed a burst.
     pub late: u64,
     /// Time by which stalls have shifted the schedule.
     pub lost_ns: u64,
@@ -174,7 +179,11 @@ impl Generator {
             sent: long(SEQUENCE),
             last_ns: long(LAST),
             lost_ns: long(LOST),
-            ..GeneratorProgress::default()
+            late: long(LATE),
+            stall_ns: long(STALL),
+            stalled_at_ns: long(STALLED_AT),
+            held_ns: long(HELD),
+            burst: u64::from(self.batch),
         }
     }
 
@@ -380,7 +389,8 @@ fn load(settings: &TrialProgramSettings<'_>) -> Result<Ebpf, BpfError> {
         .override_global("PORT", &settings.port.1, true)
         .override_global("BATCH_GAP", &settings.batch_gap, true)
         .override_global("BATCH", &settings.batch, true)
-        .override_global("MOST_LATE", &settings.max_late_ns, true)
+        .override_global("ON_TIME", &settings.limits.on_time().0, true)
+        .override_global("MOST_LATE", &settings.limits.max().0, true)
         .override_global("MOST_LOST", &settings.max_lost_ns, true)
         .override_global("FRAMES", &settings.frames, true)
         .override_global("WATCHED", &u8::from(settings.records_arrivals), true)

@@ -5,6 +5,7 @@ use super::lsps::Lsps;
 use super::port::OpenPort;
 use super::program::{FrameReceiver, GeneratorProgress, NetworkArrival, ReceiverTally, TrialProgramSettings};
 use super::template::{self, Destinations};
+use netstage_core::measure::lateness::LatenessLimits;
 use netstage_host::bpf_error::BpfError;
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::Namespace;
@@ -306,7 +307,7 @@ impl TrialRunner<'_> {
         TrialOutcome {
             sent: sent.iter().map(|progress| progress.sent).sum(),
             offered: sent.iter().map(|progress| offered(progress, at_ns)).sum(),
-            burst: senders().map(|((_, stream), progress)| self.burst(stream, progress)).max().unwrap_or(1),
+            burst: sent.iter().map(|progress| progress.burst as u32).max().unwrap_or(0).max(1),
             late: sent.iter().map(|progress| progress.late).sum(),
             held_ns: sent.iter().map(|progress| progress.held_ns).max().unwrap_or(0),
             stall: stall.map(|((port, _), progress)| SenderStall {
@@ -377,7 +378,7 @@ impl TrialRunner<'_> {
                 port: self.expected_port.turn(expected.position, expected.direction.to.len()),
                 batch_gap: 0,
                 batch: 1,
-                max_late_ns: 0,
+                limits: LatenessLimits::for_gap(Default::default()),
                 max_lost_ns: u64::MAX,
                 frames: 0,
                 records_arrivals: watches,
@@ -418,10 +419,6 @@ impl TrialRunner<'_> {
             streams: (0, 0),
             sources: Vec::new(),
         }
-    }
-
-    fn burst(&self, stream: &FrameStream, progress: &GeneratorProgress) -> u32 {
-        if self.generator == Generator::Xdp { stream.batch() } else { progress.burst.max(1) as u32 }
     }
 
     fn send(
