@@ -111,10 +111,13 @@ impl LateDirections {
         self.count += 1;
         if self.worst.as_ref().is_none_or(|(worst, _)| share > *worst) {
             let description = format!(
-                "link.{}: {late} of {frames} packets left more than {:.1} ms late (99th percentile {:.1} ms)",
+                "link.{}: {late} of {frames} packets left more than {:.1} ms late (99th percentile {:.1} ms), at most by {:.1} ms at \
+                 {:.3} s",
                 report.name,
                 config.tolerance.late.as_secs_f64() * 1e3,
                 report.lateness.p99_ns as f64 / 1e6,
+                report.lateness.max_ns as f64 / 1e6,
+                report.lateness.max_due_ns as f64 / 1e9,
             );
             self.worst = Some((share, description));
         }

@@ -7,6 +7,7 @@ use netstage_core::measure::Arrivals;
 use netstage_core::measure::trial::LinkLateness;
 use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
 
 /// Aggregation of the values of one bin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -430,6 +431,8 @@ pub struct RunOutcome {
     /// Flows whose packets left after their timestamp, each with the maximum time in nanoseconds. It is an error of their
     /// delays.
     pub held: Vec<(String, u64)>,
+    /// Largest lateness of the threads that send packets and replies of flows.
+    pub stalls: Vec<ThreadStall>,
     /// Flows with packets that left an emulated link late.
     pub late_links: Vec<(String, LinkLateness)>,
     /// Arrivals of the flows of datagrams.
@@ -438,6 +441,26 @@ pub struct RunOutcome {
     pub failures: Vec<String>,
     /// Differences between the stage and the scenario, such as "TCP: Linux reno for aimd".
     pub differences: Vec<String>,
+}
+
+/// Largest lateness of a thread with a schedule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadStall {
+    /// Name of the flow.
+    pub flow: String,
+    /// Name of the thread, such as "sender".
+    pub thread: String,
+    /// Lateness.
+    pub lateness: Duration,
+    /// Time in the run at which the late packet was due.
+    pub due: Instant,
+}
+
+impl fmt::Display for ThreadStall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (lateness, due) = (self.lateness.as_secs_f64() * 1e3, self.due.as_secs_f64());
+        write!(f, "the {} was late, at most by {lateness:.1} ms at {due:.3} s", self.thread)
+    }
 }
 
 /// Arrivals of a flow of datagrams that the bins do not show.

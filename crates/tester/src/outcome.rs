@@ -1,7 +1,10 @@
 //! Outcome of a trial, as of any stage.
 
 use super::trial::{TrialOutcome, TrialTraffic};
-use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunOutcome, RunTotals, Series};
+use netstage_core::time::{Duration, Instant};
+use netstage_scenario::outcome::{
+    AchievedLoad, Distribution, Metric, RunOutcome, RunTotals, Series, ThreadStall,
+};
 use netstage_scenario::plan::{FlowGroup, Plan};
 
 pub(super) fn outcome(
@@ -10,7 +13,7 @@ pub(super) fn outcome(
     trial: &TrialTraffic,
     payload: u32,
     result: &TrialOutcome,
-    own_delay: netstage_core::time::Duration,
+    own_delay: Duration,
 ) -> RunOutcome {
     let subject = flow.name.clone();
     let interval = plan.measure.interval;
@@ -72,25 +75,32 @@ pub(super) fn outcome(
             load("burst", "packets", f64::from(result.burst), f64::from(result.burst)),
         ],
         held: vec![(subject.clone(), result.held_ns)],
+        stalls: stall(&subject, result).into_iter().collect(),
         void: late_sender(result).into_iter().collect(),
         totals: RunTotals { sent: result.sent, delivered: tally.received, ..RunTotals::default() },
         ..RunOutcome::default()
     }
 }
 
+/// Returns the largest lateness of a sender.
+fn stall(flow: &str, result: &TrialOutcome) -> Option<ThreadStall> {
+    let stall = result.stall.as_ref()?;
+    Some(ThreadStall {
+        flow: flow.into(),
+        thread: format!("sender of {}", stall.interface),
+        lateness: Duration(stall.lateness_ns),
+        due: Instant(stall.due_ns),
+    })
+}
+
 /// Returns why the losses of a trial may be due to its senders. Losses that exceed the late frames are the router's.
 fn late_sender(result: &TrialOutcome) -> Option<String> {
-    let stall = result.stall.as_ref()?;
+    let stall = stall("", result)?;
     let lost = result.sent.saturating_sub(result.tally.received);
     (lost > 0 && lost <= result.late).then(|| {
         format!(
-            "the sender of {} was late, at most by {:.1} ms at {:.3} s: {} of {} frames left late, which may have \
-             caused the loss of {lost}",
-            stall.interface,
-            stall.lateness_ns as f64 / 1e6,
-            stall.due_ns as f64 / 1e9,
-            result.late,
-            result.sent
+            "{}: {} of {} frames left late, which may have caused the loss of {lost}",
+            stall, result.late, result.sent
         )
     })
 }

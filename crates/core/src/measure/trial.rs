@@ -305,7 +305,11 @@ impl TrialResult {
         let lost = self.lost();
         let is_many = self.links.packets as f64 > tolerance * self.sent as f64;
         if is_many || lost > 0 && lost <= self.links.packets {
-            return Some(TesterFault::LinkLate { packets: self.links.packets, at: self.links.at });
+            return Some(TesterFault::LinkLate {
+                packets: self.links.packets,
+                time: self.links.max,
+                at: self.links.at,
+            });
         }
         if lost > 0 && lost <= self.late {
             return Some(TesterFault::GeneratorLate { packets: self.late, lost });
@@ -364,6 +368,8 @@ pub enum TesterFault {
     LinkLate {
         /// Packets that left late.
         packets: u64,
+        /// Maximum lateness.
+        time: Duration,
         /// Time at which the latest was due.
         at: Instant,
     },
@@ -566,9 +572,10 @@ mod tests {
         };
         let fault = |result: TrialResult| result.fault(&trial(100.0), 0.01);
         assert_eq!((fault(late(10, 1000, 9)), fault(late(9, 990, 9))), (None, None));
-        assert_eq!(fault(late(11, 1000, 9)), Some(TesterFault::LinkLate { packets: 11, at: Instant(7) }));
-        assert_eq!(fault(late(9, 991, 9)), Some(TesterFault::LinkLate { packets: 9, at: Instant(7) }));
-        let delayed = TesterFault::LinkDelayed { time: Duration::from_millis(9), at: Instant(7) };
+        let (time, at) = (Duration::from_millis(9), Instant(7));
+        assert_eq!(fault(late(11, 1000, 9)), Some(TesterFault::LinkLate { packets: 11, time, at }));
+        assert_eq!(fault(late(9, 991, 9)), Some(TesterFault::LinkLate { packets: 9, time, at }));
+        let delayed = TesterFault::LinkDelayed { time, at };
         assert_eq!(late(0, 1000, 9).fault_of_delays(&trial(100.0), 0.01), Some(delayed));
         for (ms, error) in [(1, 0), (5, 5)] {
             assert_eq!(late(0, 1000, ms).fault_of_delays(&trial(100.0), 0.01), None);

@@ -16,7 +16,7 @@ use netstage_core::traffic::application::{Application, Quality, QualityDistribut
 use netstage_emulator as emulator;
 use netstage_host::reserved_cpu::MAX_PERCENT;
 use netstage_scenario::outcome::{
-    AchievedLoad, Distribution, FlowArrivals, Metric, RunOutcome, RunTotals, Series,
+    AchievedLoad, Distribution, FlowArrivals, Metric, RunOutcome, RunTotals, Series, ThreadStall,
 };
 use netstage_scenario::plan::{FlowDirection, FlowGroup, FlowTransport, Hop, IpVersion, NodeKind, Plan};
 use netstage_scenario::{quality, window};
@@ -309,6 +309,7 @@ impl OutcomeBuilder {
             // Late replies queue behind each other on their way back, by no more than they were late.
             let late = if schedule.late > 0 { schedule.stall_ns.0 } else { 0 };
             self.outcome.held.push((name.to_owned(), schedule.held_ns.max(late)));
+            self.add_stall(name, "reflector", schedule.stall_ns);
         }
         if let Some(sender) = sender {
             self.distribution(Metric::FlowDelay, &forward, &sender.delay);
@@ -444,6 +445,7 @@ impl OutcomeBuilder {
         }
         load("packets on time", "packets", schedule.sent as f64, (schedule.sent - schedule.late) as f64);
         self.outcome.held.push((name.to_owned(), schedule.held_ns));
+        self.add_stall(name, "sender", schedule.stall_ns);
         if schedule.skipped as f64 > MAX_SHARE * schedule.requested as f64 {
             let (lateness, due) = (schedule.stall_ns.0 as f64 / 1e6, schedule.stall_ns.1 as f64 / 1e9);
             let reason = format!(
@@ -453,6 +455,17 @@ impl OutcomeBuilder {
             );
             self.outcome.late_senders.push((name.to_owned(), reason));
         }
+    }
+
+    /// Adds the largest lateness of a thread, and the time at which the packet was due, in nanoseconds.
+    fn add_stall(&mut self, flow: &str, thread: &str, (lateness, due): (u64, u64)) {
+        let (flow, thread) = (flow.to_owned(), thread.to_owned());
+        self.outcome.stalls.push(ThreadStall {
+            flow,
+            thread,
+            lateness: Duration(lateness),
+            due: Instant(due),
+        });
     }
 
     /// Adds the lateness of the emulated links on the path of a flow of datagrams.

@@ -15,7 +15,7 @@ pub use write::{Joiner, encode_run};
 
 use netstage_core::measure::trial::LinkLateness;
 use netstage_scenario::outcome::finding::TestOutcome;
-use netstage_scenario::outcome::{AchievedLoad, Distribution, FlowArrivals};
+use netstage_scenario::outcome::{AchievedLoad, Distribution, FlowArrivals, ThreadStall};
 use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
 use parquet::schema::types::{PrimitiveTypeBuilder, Type, TypePtr};
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,8 @@ struct RunMetadata {
     void: Vec<String>,
     late_senders: Vec<(String, String)>,
     held: Vec<(String, u64)>,
+    #[serde(default)]
+    stalls: Vec<ThreadStall>,
     #[serde(default)]
     late_links: Vec<(String, LinkLateness)>,
     arrivals: Vec<FlowArrivals>,

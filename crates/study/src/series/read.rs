@@ -194,6 +194,7 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
         warnings: note.warnings,
         late_senders: note.late_senders,
         held: note.held,
+        stalls: note.stalls,
         late_links: note.late_links,
         arrivals: note.arrivals,
         void: note.void,

@@ -71,6 +71,7 @@ pub fn encode_run(cell: u32, seed: u64, outcome: &RunOutcome) -> Result<Vec<u8>>
         void: outcome.void.clone(),
         late_senders: outcome.late_senders.clone(),
         held: outcome.held.clone(),
+        stalls: outcome.stalls.clone(),
         late_links: outcome.late_links.clone(),
         arrivals: outcome.arrivals.clone(),
         failures: outcome.failures.clone(),

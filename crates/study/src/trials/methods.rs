@@ -174,18 +174,17 @@ fn count(
             Some(fault) => {
                 faults.push(fault);
                 if faults.len() as u32 > patience.repeats {
-                    return Err(void(&probe.subject, &faults));
+                    return Err(void(session, &probe.subject, &faults));
                 }
             }
         }
     }
-    valid.into_iter().reduce(LossAtLoad::and).ok_or_else(|| void(&probe.subject, &faults))
+    valid.into_iter().reduce(LossAtLoad::and).ok_or_else(|| void(session, &probe.subject, &faults))
 }
 
 /// Returns the error of a test whose trials the tester could not perform.
-fn void(subject: &str, faults: &[TesterFault]) -> TestAbort {
-    let why = faults.last().map_or_else(|| "no valid trial".into(), describe);
-    TestAbort::Void(format!("{subject}: {why}"))
+fn void(session: &TestSession, subject: &str, faults: &[TesterFault]) -> TestAbort {
+    TestAbort::Void(format!("{subject}: {}", session.last_reason(faults)))
 }
 
 fn megabits(rate: f64) -> String {

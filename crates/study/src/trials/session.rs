@@ -45,6 +45,8 @@ pub struct TestSession<'a> {
     bit_errors: u64,
     /// Results of the last valid trial in each direction.
     ways: DirectionResults,
+    /// Reasons of void trials, by the fault of the tester.
+    reasons: Vec<(TesterFault, String)>,
     found: TestOutcome,
 }
 
@@ -73,6 +75,7 @@ impl<'a> TestSession<'a> {
             travel_times: Histogram::default(),
             delay_error: Duration::ZERO,
             bit_errors: 0,
+            reasons: Vec::new(),
             ways: DirectionResults::default(),
             found,
         }
@@ -170,15 +173,17 @@ impl<'a> TestSession<'a> {
             // The search handles faults of the generator; it may try a lower load.
             let fault = self.fault(trial, &result);
             let spoiled = self.spoiled(&outcome);
+            let test = self.test;
+            let probe = &test.probe.name;
             if fault.is_none() && spoiled.is_none() {
-                let probe = &self.test.probe.name;
                 self.travel_times.add(outcome::travel_times(&outcome, probe).unwrap_or_default());
                 self.delay_error = self.delay_error.max(result.delay_error());
                 self.bit_errors += outcome::bit_errors(&outcome, probe).unwrap_or(0);
                 self.ways = outcome::direction_results(&outcome, probe);
             }
             // A fault of the run may be the cause of the generator's fault.
-            entry.void = spoiled.clone().or(fault.as_ref().map(describe)).unwrap_or_default();
+            let reason = fault.map(|fault| self.fault_reason(fault, &outcome, probe));
+            entry.void = spoiled.clone().or(reason).unwrap_or_default();
             let burst = outcome.loads.iter().find(|load| load.quantity == "burst");
             entry.burst = burst.map_or(0, |load| load.achieved as u64);
             self.add_trial(entry);
@@ -210,7 +215,8 @@ impl<'a> TestSession<'a> {
                 let result = outcome::packets(&outcome, flow, trial);
                 let fault = result.fault(trial, FaultTolerance::default().tolerance);
                 let mut entry = TrialEntry::new(&self.test.part(part), trial, &result);
-                entry.void = spoiled.clone().or(fault.as_ref().map(describe)).unwrap_or_default();
+                let reason = fault.map(|fault| self.fault_reason(fault, &outcome, flow));
+                entry.void = spoiled.clone().or(reason).unwrap_or_default();
                 self.add_trial(entry);
                 results.push(result);
             }
@@ -264,6 +270,22 @@ impl<'a> TestSession<'a> {
         let has_delays = trial.tag_after.is_some()
             || matches!(self.test.method, Method::Steady { .. } | Method::Stamp { .. });
         if has_delays { result.fault_of_delays(trial, tolerance) } else { result.fault(trial, tolerance) }
+    }
+
+    /// Describes a fault of the tester in a run, with the thread of the flow that was late most.
+    fn fault_reason(&mut self, fault: TesterFault, outcome: &RunOutcome, flow: &str) -> String {
+        let stalls = outcome.stalls.iter().filter(|stall| stall.flow == flow);
+        let stall = stalls.max_by_key(|stall| stall.lateness).filter(|stall| stall.lateness > Duration::ZERO);
+        let reason = describe(&fault) + &stall.map_or(String::new(), |stall| format!("; {stall}"));
+        self.reasons.push((fault, reason.clone()));
+        reason
+    }
+
+    /// Returns the reason for which the tester could not perform trials, by the last of their faults.
+    pub fn last_reason(&self, faults: &[TesterFault]) -> String {
+        let Some(fault) = faults.last() else { return "no valid trial".into() };
+        let known = self.reasons.iter().rev().find(|(known, _)| known == fault);
+        known.map_or_else(|| describe(fault), |(_, reason)| reason.clone())
     }
 
     fn add_trial(&mut self, entry: TrialEntry) {
@@ -351,8 +373,9 @@ pub fn describe(fault: &TesterFault) -> String {
                 "the tester sent {packets} packets or replies late, which may have caused the loss of {lost}"
             )
         }
-        TesterFault::LinkLate { packets, at } => format!(
-            "emulated links sent {packets} packets late, most of all at {:.3} s, which may have changed the losses",
+        TesterFault::LinkLate { packets, time, at } => format!(
+            "emulated links sent {packets} packets late, at most by {:.1} ms at {:.3} s, which may have changed the losses",
+            time.as_secs_f64() * 1e3,
             at.as_secs_f64()
         ),
         TesterFault::LinkDelayed { time, at } => {

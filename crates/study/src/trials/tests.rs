@@ -4,10 +4,13 @@ use super::{TrialCallbacks, run};
 use crate::fixture;
 use netstage_core::measure::trial::FrameSize;
 use netstage_core::quantity::BitRate;
-use netstage_core::time::Duration;
+use netstage_core::rng::RandomStream;
+use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::finding::TestOutcome;
-use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunObserver, RunOutcome, Series};
+use netstage_scenario::outcome::{
+    AchievedLoad, Distribution, Metric, RunObserver, RunOutcome, Series, ThreadStall,
+};
 use netstage_scenario::plan::{FlowGroup, FlowTransport, Method, Plan, RateSearchConfig, TestPlan};
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -171,6 +174,45 @@ fn a_generator_limit_is_not_counted_as_loss() {
     let test = tested(&plan(loss, &[64]), f64::INFINITY, 30e6);
     assert!(test.findings.is_empty() && test.void.len() == 1, "{test:?}");
     assert_eq!(test.trials.len(), 3);
+}
+
+/// Draws trials in which the generator falls short, and threads that were late.
+#[test]
+fn a_void_trial_names_the_thread_the_time_and_the_lateness() {
+    let seed = netstage_harness::seed("void trials");
+    for case in 0..40 {
+        let mut random = RandomStream::new(seed, &format!("case.{case}"));
+        let stall = |thread: &str, flow: &str, random: &mut RandomStream| ThreadStall {
+            flow: flow.into(),
+            thread: thread.into(),
+            lateness: Duration(1_000_000 + random.below(900_000_000)),
+            due: Instant(random.below(10_000_000_000)),
+        };
+        let stalls = vec![
+            stall("sender", "test.one", &mut random),
+            stall("reflector", "test.one", &mut random),
+            stall("sender", "other", &mut random),
+        ];
+        let worst = stalls[..2].iter().max_by_key(|stall| stall.lateness).unwrap();
+        let share = 0.1 + 0.8 * random.uniform();
+        let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| {
+            Ok(RunOutcome { stalls: stalls.clone(), ..device(plan, f64::INFINITY, 30e6 * share) })
+        };
+        let loss = Method::Loss { rate: BitRate(30_000_000), trial: Duration::from_secs(10), repeats: 1 };
+        let test = run(&plan(loss, &[64]), (1, 0), &runner, &QUIET).unwrap().remove(0);
+        let expected = [
+            worst.thread.clone(),
+            format!("{:.1} ms", worst.lateness.0 as f64 / 1e6),
+            format!("at {:.3} s", worst.due.0 as f64 / 1e9),
+        ];
+        assert!(test.void.len() == 1 && !test.trials.is_empty(), "{test:?}");
+        for reason in test.trials.iter().map(|trial| &trial.void).chain(&test.void) {
+            assert!(
+                expected.iter().all(|part| reason.contains(part)),
+                "case {case}: {expected:?} in {reason}"
+            );
+        }
+    }
 }
 
 #[test]

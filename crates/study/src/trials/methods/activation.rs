@@ -45,7 +45,7 @@ pub fn run(
         machine.results().iter().find_map(|step| Some((step.fault?, step.service)))
     {
         let subject = session.test.part(&services[service].name);
-        return Err(void(&subject, &[fault]));
+        return Err(void(session, &subject, &[fault]));
     }
     if !machine.results().iter().any(|result| result.step == ActivationStep::Performance) {
         let name = &session.test.name;

@@ -26,7 +26,7 @@ pub fn run(
         let Some(fault) = result.fault(&trial, patience.tolerance) else { break (result, times) };
         faults.push(fault);
         if faults.len() as u32 > patience.repeats {
-            return Err(void(subject, &faults));
+            return Err(void(session, subject, &faults));
         }
     };
     let mut histogram = Histogram::default();

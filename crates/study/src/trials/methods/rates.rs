@@ -29,7 +29,7 @@ pub fn mlrsearch(
     let found = session.search(&probe.subject, &mut machine)?;
     let subject = &probe.subject;
     if found.trials == 0 {
-        return Err(void(subject, &found.faults));
+        return Err(void(session, subject, &found.faults));
     }
     let goal = found.goals[0];
     match goal.irregular {
@@ -47,7 +47,7 @@ pub fn mlrsearch(
         }
         Some(IrregularReason::TesterLimit | IrregularReason::Unfinished) => {
             if goal.conditional_throughput.is_none() {
-                return Err(void(subject, &found.faults));
+                return Err(void(session, subject, &found.faults));
             }
             let limit = found.tester_limit.map_or(f64::NAN, |load| bits(load, probe.frame));
             session.add_verdict(format!("{subject}: the tester cannot send more than {}", megabits(limit)));
@@ -111,7 +111,7 @@ pub fn find_plateau(
             session.add_verdict(format!("{subject}: no packets were received"))
         }
         Err(PlateauError::TesterLimit | PlateauError::Unfinished) => {
-            return Err(void(subject, &found.faults));
+            return Err(void(session, subject, &found.faults));
         }
     }
     Ok(None)

@@ -29,7 +29,7 @@ pub fn throughput(
     let subject = &probe.subject;
     add_deviations(session, &found.deviations);
     if found.trials == 0 && found.throughput.is_none() {
-        return Err(void(subject, &found.faults));
+        return Err(void(session, subject, &found.faults));
     }
     if found.is_absorbed {
         session.add_verdict(short_trials(subject, search.trial));
@@ -84,7 +84,7 @@ pub fn latency(
     add_deviations(session, &found.deviations);
     let subject = &probe.subject;
     if found.delays.is_empty() && found.lost == 0 {
-        return Err(void(subject, &found.faults));
+        return Err(void(session, subject, &found.faults));
     }
     if found.frames_lost > 0 {
         session.add_verdict(format!(
@@ -117,7 +117,7 @@ pub fn frame_loss(
     });
     let found = session.search(&probe.subject, &mut machine)?;
     add_deviations(session, &found.deviations);
-    let Some(first) = found.points.first() else { return Err(void(&probe.subject, &found.faults)) };
+    let Some(first) = found.points.first() else { return Err(void(session, &probe.subject, &found.faults)) };
     add_loss(session, probe, first);
     let lossless = found.points.iter().find(|point| point.lost == 0);
     session.add_verdict(match lossless {
@@ -148,7 +148,7 @@ pub fn back_to_back(
     add_deviations(session, &found.deviations);
     let subject = &probe.subject;
     if found.bursts.is_empty() {
-        return Err(void(subject, &found.faults));
+        return Err(void(session, subject, &found.faults));
     }
     if found.unbounded {
         session.add_verdict(format!("{subject}: no loss with the longest burst; the buffer may be larger"));

@@ -33,7 +33,7 @@ pub fn run(
     }
     let (found, subject) = (machine.result(), &probe.subject);
     if found.trials == 0 {
-        return Err(void(subject, &found.faults));
+        return Err(void(session, subject, &found.faults));
     }
     let rate = |load: OfferedLoad| megabits(bits(load, probe.frame));
     let seconds = |time: f64| crate::format::quantity(time, "s");
@@ -61,7 +61,7 @@ pub fn run(
     if found.rate.is_none() {
         let lowest = load(low).0.max(load(step).0);
         if found.beyond.is_none_or(|(failed, _)| failed.0 > lowest * 1.001) {
-            return Err(void(subject, &found.faults));
+            return Err(void(session, subject, &found.faults));
         }
         session.add_verdict(format!("{subject}: no rate was steady, down to one step"));
     }
