@@ -23,7 +23,7 @@ const CORRELATED: [Metric; 9] = [
     Metric::FlowCauseTimeout,
 ];
 /// Maximum number of correlated flows, which keeps the report short.
-const MAX_FLOWS: usize = 20;
+pub const MAX_FLOWS: usize = 20;
 
 type Pairs = BTreeMap<(String, Metric), Vec<(f64, f64)>>;
 

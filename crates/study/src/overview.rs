@@ -48,7 +48,7 @@ pub fn overview(data: &Data) -> ReportTable {
 const MAX_FLOWS: usize = 4;
 
 /// Returns the flow groups of all cells.
-fn flow_groups(data: &Data) -> Vec<&String> {
+pub fn flow_groups(data: &Data) -> Vec<&String> {
     let mut groups: Vec<&String> = Vec::new();
     let entries = data.cells.iter().flat_map(|cell| &cell.summary);
     for entry in entries.filter(|entry| entry.metric == "flow.throughput") {

@@ -1,9 +1,10 @@
 //! Data of a report, displayed in the terminal and on the HTML page, for one record or a comparison.
 
 use crate::StoredRecord;
+use crate::correlate::MAX_FLOWS as MAX_CORRELATED;
 use crate::figure::Figure;
 use crate::format;
-use crate::overview::{cell_name, overview};
+use crate::overview::{cell_name, flow_groups, overview};
 use crate::table::{ReportTable, TableColumn};
 use crate::trials;
 use netstage_scenario::Cell;
@@ -219,10 +220,17 @@ fn family_table(data: &Data, family: &str, title: &str) -> Option<ReportTable> {
         let all = data.cells.iter().flat_map(|c| &c.summary);
         all.filter(|s| s.metric == m.name).any(|s| s.value.mean.is_some_and(|v| v != 0.0))
     };
+    let count = metrics.len();
     metrics.retain(is_nonzero);
     let several = data.cells.len() > 1;
     let mut table = ReportTable { title: title.into(), ..ReportTable::default() };
     table.note = "Means over the measured span; packets: totals per run.".into();
+    if metrics.len() < count {
+        table.note.push_str(&format!(
+            " Metrics that are 0 everywhere and omitted: {}.",
+            count - metrics.len()
+        ));
+    }
     table.columns.extend(several.then(|| TableColumn::left("cell")));
     table.columns.push(TableColumn::left(family));
     let name =
@@ -264,12 +272,19 @@ fn correlation_table(data: &Data) -> Option<ReportTable> {
     };
     let left = ["cell", "flow", "metric"].map(TableColumn::left);
     let right = ["rank correlation", "95 % interval", "bins or cells"].map(TableColumn::right);
+    let flows = flow_groups(data).len();
+    let omitted = match flows > MAX_CORRELATED {
+        true => {
+            format!(" The first {MAX_CORRELATED} of {flows} flows; series.parquet has the values of all.")
+        }
+        false => String::new(),
+    };
     (!data.correlations.is_empty()).then(|| ReportTable {
         title: "Correlation with throughput".into(),
-        note:
-            "1: throughput always increases with the metric; -1: it always decreases; an interval around 0: no \
+        note: "1: throughput always increases with the metric; -1: it always decreases; an interval around 0: no \
                correlation is detectable. Autocorrelated bins have less weight."
-                .into(),
+            .to_owned()
+            + &omitted,
         columns: left.into_iter().chain(right).collect(),
         rows: data.correlations.iter().map(row).collect(),
     })
@@ -409,7 +424,94 @@ fn drawn(
 
 #[cfg(test)]
 mod tests {
-    use super::may_set_weights;
+    use super::*;
+    use netstage_core::rng::RandomStream;
+    use netstage_scenario::record::SeriesFile;
+    use serde_json::json;
+
+    /// Returns a record with `cells` cells, which have these flows and metrics.
+    fn data(cells: usize, flows: &[String], metrics: &[(&str, bool)], random: &mut RandomStream) -> Data {
+        let names = || std::iter::once(&("flow.throughput", true)).chain(metrics);
+        let mut cell = |number: usize| {
+            let summary: Vec<_> = names()
+                .flat_map(|(metric, is_nonzero)| {
+                    let mean = if *is_nonzero { 1.0 + random.uniform() } else { 0.0 };
+                    flows.iter().map(move |flow| json!({ "metric": metric, "subject": flow, "mean": mean }))
+                })
+                .collect();
+            let distribution = |flow| json!({ "metric": "flow.delay", "subject": flow, "count": 1, "mean": 1.0, "min": 1.0, "max": 1.0 });
+            let load = |flow| json!({ "subject": flow, "quantity": "rate", "requested": 1.0, "achieved": 1.0, "worst": 1.0 });
+            json!({
+                "variant": format!("cell{number}"), "duration_ns": 1, "interval_ns": 1, "measured_ns": [0, 1],
+                "summary": summary, "distributions": flows.iter().map(distribution).collect::<Vec<_>>(),
+                "loads": flows.iter().map(load).collect::<Vec<_>>(),
+            })
+        };
+        let cells: Vec<_> = (0..cells).map(&mut cell).collect();
+        let metric = |(name, _): &(&str, bool)| {
+            let info =
+                json!({ "name": name, "unit": "", "layer": "", "aggregation": "mean", "bin": "start" });
+            let mut info = info.as_object().unwrap().clone();
+            info.insert("help".into(), "".into());
+            info
+        };
+        let correlation = |flow: &String| {
+            json!({
+                "cell": 0, "subject": flow, "metric": "flow.round_trip", "coefficient": 0.5, "low": 0.4,
+                "high": 0.6, "count": 9,
+            })
+        };
+        serde_json::from_value(json!({
+            "schema": "1.4", "tool": "", "stage": "sim", "title": "", "plan": "", "seed": 1, "repeat": 1,
+            "cells": cells, "metrics": names().map(metric).collect::<Vec<_>>(), "series": SeriesFile::default(),
+            "scenario": "", "correlations": flows.iter().take(MAX_CORRELATED).map(correlation).collect::<Vec<_>>(),
+        }))
+        .unwrap()
+    }
+
+    /// Draws flows, cells and metrics. Each appears in every table, or the note of the table counts those that do not.
+    #[test]
+    fn tables_leave_nothing_out_in_silence() {
+        let seed = netstage_harness::seed("report tables");
+        let (mut zero_cases, mut many_cases) = (0, 0);
+        for case in 0..100 {
+            let mut random = RandomStream::new(seed, &format!("case.{case}"));
+            let flows: Vec<String> = (0..1 + random.below(40)).map(|number| format!("f{number}")).collect();
+            let cells = 1 + random.below(5) as usize;
+            let names = ["flow.lost", "flow.round_trip", "flow.delay", "flow.window"];
+            let metrics = names[..random.below(5) as usize].iter().map(|name| (*name, random.chance(0.5)));
+            let metrics: Vec<(&str, bool)> = metrics.collect();
+            let data = data(cells, &flows, &metrics, &mut random);
+            let zero = metrics.iter().filter(|(_, is_nonzero)| !is_nonzero).count();
+            let names_all = |table: &ReportTable| {
+                let has = |flow: &String| table.rows.iter().filter(|row| row.contains(flow)).count() == cells;
+                table.rows.len() == cells * flows.len() && flows.iter().all(has)
+            };
+            let family = family_table(&data, "flow", "Flow groups").unwrap();
+            for table in [&family, &distribution_table(&data).unwrap(), &load_table(&data).unwrap()] {
+                assert!(names_all(table), "case {case}: {table:?}");
+            }
+            let shown = family.columns.len() - 1 - usize::from(cells > 1);
+            assert_eq!(shown, 1 + metrics.len() - zero, "case {case}: {family:?}");
+            let omitted = format!(" Metrics that are 0 everywhere and omitted: {zero}.");
+            assert_eq!(family.note.ends_with(&omitted), zero > 0, "case {case}: {}", family.note);
+            let correlations = correlation_table(&data).unwrap();
+            let count = format!(" The first {} of {} flows;", correlations.rows.len(), flows.len());
+            let is_complete = correlations.rows.len() == flows.len();
+            assert_eq!(
+                correlations.note.contains(&count),
+                !is_complete,
+                "case {case}: {}",
+                correlations.note
+            );
+            zero_cases += usize::from(zero > 0);
+            many_cases += usize::from(!is_complete);
+        }
+        assert!(
+            zero_cases > 10 && many_cases > 10,
+            "{zero_cases} with zero metrics, {many_cases} with many flows"
+        );
+    }
 
     #[test]
     fn only_paths_to_vpns_hide_weights() {
