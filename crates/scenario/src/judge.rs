@@ -1,6 +1,5 @@
 //! Checks of expectations and plots against the plans: metrics, subjects, time spans and cells.
 
-use crate::Cell;
 use crate::error::{Problems, SourceRange, did_you_mean};
 use crate::expect::{Bound, Expectation, Plot, PlotAxis, Selection, Statistic};
 use crate::file::ScenarioFile;
@@ -13,13 +12,14 @@ use crate::scalar::{Amount, MetricName, SubjectPattern};
 use crate::sweep::CellLabel;
 use crate::table::{List, Located};
 use netstage_core::time::{Duration, Instant};
+use std::collections::BTreeSet;
 
 /// Checker of expectations and plots.
 pub(crate) struct ExpectationChecker<'a> {
     /// Labels of all cells; empty if a fault leaves them unknown, which skips the checks of variants and swept values.
     pub labels: &'a [CellLabel],
-    /// Cells without faults.
-    pub cells: &'a [Cell],
+    /// Facts of the cells without faults.
+    pub facts: &'a CellFacts,
     pub problems: &'a mut Problems,
     /// The command line changed the file: entries that no longer apply are dropped instead of refused.
     pub changed: bool,
@@ -29,16 +29,52 @@ pub(crate) struct ExpectationChecker<'a> {
     reason: Option<String>,
 }
 
+/// Facts of the cells without faults, collected cell by cell because a plan is large.
+pub(crate) struct CellFacts {
+    first: Option<Plan>,
+    longest: Option<Duration>,
+    /// Metrics and subject patterns of the file that no cell has.
+    missing_subjects: BTreeSet<(&'static str, String)>,
+    /// Whether the run of any cell is random.
+    pub is_random: bool,
+}
+
+impl CellFacts {
+    pub fn new(file: &ScenarioFile) -> CellFacts {
+        let expected = file.expect.0.iter().filter_map(|member| member.value.as_ref());
+        let plotted = file.plot.0.iter().filter_map(|member| member.value.as_ref());
+        let expected = expected.map(|expect| (&expect.metric, &expect.subject));
+        let named = expected.chain(plotted.map(|plot| (&plot.metric, &plot.subject)));
+        let missing_subjects = named.filter_map(|(metric, subject)| {
+            let metric = Metric::by_name(&metric.value.0)?.info().name;
+            Some((metric, subject.as_ref()?.value.0.clone()))
+        });
+        CellFacts {
+            first: None,
+            longest: None,
+            missing_subjects: missing_subjects.collect(),
+            is_random: false,
+        }
+    }
+
+    pub fn add(&mut self, plan: &Plan) {
+        self.first.get_or_insert_with(|| plan.clone());
+        self.longest = self.longest.max(Some(plan.duration));
+        self.missing_subjects.retain(|(metric, pattern)| !has_subject(plan, metric, pattern));
+        self.is_random |= plan.is_random();
+    }
+}
+
 type Over = Option<Located<List<Located<Duration>, 2, 2>>>;
 
 impl<'a> ExpectationChecker<'a> {
     pub fn new(
         labels: &'a [CellLabel],
-        cells: &'a [Cell],
+        facts: &'a CellFacts,
         problems: &'a mut Problems,
         changed: bool,
     ) -> ExpectationChecker<'a> {
-        ExpectationChecker { labels, cells, problems, changed, left_out: Vec::new(), reason: None }
+        ExpectationChecker { labels, facts, problems, changed, left_out: Vec::new(), reason: None }
     }
 
     pub fn expectations(&mut self, file: &ScenarioFile) -> Vec<Expectation> {
@@ -277,14 +313,13 @@ impl<'a> ExpectationChecker<'a> {
     fn subject(&mut self, subject: &Option<Located<SubjectPattern>>, metric: MetricInfo) -> Option<String> {
         let Some(subject) = subject else { return Some(String::new()) };
         let pattern = &subject.value.0;
-        let Some(cell) = self.cells.first() else { return Some(pattern.clone()) };
-        if self.cells.iter().any(|cell| has_subject(&cell.plan, metric.name, pattern)) {
+        let Some(plan) = &self.facts.first else { return Some(pattern.clone()) };
+        if !self.facts.missing_subjects.contains(&(metric.name, pattern.clone())) {
             return Some(pattern.clone());
         }
-        let names = subject_names(&cell.plan, metric.name);
-        let has_members = cell.plan.flows.iter().any(|flow| flow.name == *pattern && flow.count > 1);
-        let has_receivers =
-            cell.plan.flows.iter().any(|flow| flow.name == *pattern && !flow.branches.is_empty());
+        let names = subject_names(plan, metric.name);
+        let has_members = plan.flows.iter().any(|flow| flow.name == *pattern && flow.count > 1);
+        let has_receivers = plan.flows.iter().any(|flow| flow.name == *pattern && !flow.branches.is_empty());
         let help = match names.is_empty() {
             true if metric.name.starts_with("test.") => Some("no test of this file has this result".into()),
             true => Some("this metric covers the whole network: remove `subject`".into()),
@@ -300,7 +335,7 @@ impl<'a> ExpectationChecker<'a> {
     }
 
     fn over(&mut self, over: &Over) -> Option<(Instant, Instant)> {
-        let longest = self.cells.iter().map(|cell| cell.plan.duration).max();
+        let longest = self.facts.longest;
         let Some(over) = over else { return Some((Instant::ZERO, Instant(longest?.0))) };
         let [from, to] = &over.value.0[..] else { return None };
         if from.value >= to.value {

@@ -40,7 +40,7 @@ mod tree;
 pub mod window;
 
 pub use error::{Errors, FileProblem, SourceText, did_you_mean};
-pub use read::{LoadOptions, load, parse};
+pub use read::{LoadOptions, load, load_with, parse, parse_with};
 pub use reference::reference;
 pub use schema::json_schema;
 
@@ -48,9 +48,9 @@ use expect::{Expectation, Plot};
 use plan::Plan;
 use std::path::PathBuf;
 
-/// A checked scenario: its cells, expectations and figures.
+/// A checked scenario: its cells, or what [`load_with`] kept of them, its expectations and figures.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub struct Scenario<C = Cell> {
     /// Title in reports.
     pub title: String,
     /// Description in reports.
@@ -60,7 +60,7 @@ pub struct Scenario {
     /// Runs per cell.
     pub repeat: u32,
     /// Cells: variants by name, each multiplied by the sweep. The last swept path changes fastest.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<C>,
     /// Expectations of the results.
     pub expectations: Vec<Expectation>,
     /// Figures.

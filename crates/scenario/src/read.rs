@@ -4,10 +4,10 @@ use crate::build::Builder;
 use crate::error::{Errors, Problems, SourceRange};
 use crate::file::expand::expand;
 use crate::file::{MAX_SEED, ScenarioFile, apply_defaults, root_kind};
-use crate::judge::ExpectationChecker;
+use crate::judge::{CellFacts, ExpectationChecker};
 use crate::plan::Plan;
 use crate::set::assign;
-use crate::sweep::{CellTree, cells, is_complete, labels};
+use crate::sweep::{CellLabel, CellTree, is_complete, visit_cells};
 use crate::table::Decode;
 use crate::trace::TraceFiles;
 use crate::tree::{TomlNode, TomlTable, TomlValue, document, parse_argument, parse_document};
@@ -33,9 +33,19 @@ const MAX_BYTES: u64 = 16 << 20;
 
 /// Reads and checks a scenario file. Paths of trace files are relative to its folder.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Scenario, Errors> {
+    load_with(path, options, |cell| cell)
+}
+
+/// Reads and checks a scenario file like [`load`], and keeps what `keep` returns of each cell. The plans of a large
+/// sweep then need no memory.
+pub fn load_with<C>(
+    path: &Path,
+    options: &LoadOptions,
+    keep: impl FnMut(Cell) -> C,
+) -> Result<Scenario<C>, Errors> {
     let text = read_text(path, "scenario")?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    parse(&path.display().to_string(), &text, Some(folder), options)
+    parse_with(&path.display().to_string(), &text, Some(folder), options, keep)
 }
 
 /// Reads and checks a daemon's configuration. `build` converts the decoded tables.
@@ -90,20 +100,32 @@ pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, Errors> {
 /// Reads and checks a scenario. Paths of trace files are relative to `base`; without it, a trace file is
 /// an error.
 pub fn parse(name: &str, text: &str, base: Option<&Path>, options: &LoadOptions) -> Result<Scenario, Errors> {
+    parse_with(name, text, base, options, |cell| cell)
+}
+
+/// Reads and checks a scenario like [`parse`], and keeps what `keep` returns of each cell.
+pub fn parse_with<C>(
+    name: &str,
+    text: &str,
+    base: Option<&Path>,
+    options: &LoadOptions,
+    keep: impl FnMut(Cell) -> C,
+) -> Result<Scenario<C>, Errors> {
     let mut problems = Problems::default();
     problems.add_source(name, text);
-    match check(text, base, options, &mut problems) {
+    match check(text, base, options, &mut problems, keep) {
         Some(scenario) if problems.is_empty() => Ok(scenario),
         _ => Err(problems.into_errors()),
     }
 }
 
-fn check(
+fn check<C>(
     text: &str,
     base: Option<&Path>,
     options: &LoadOptions,
     problems: &mut Problems,
-) -> Option<Scenario> {
+    mut keep: impl FnMut(Cell) -> C,
+) -> Option<Scenario<C>> {
     if text.len() as u64 > MAX_BYTES {
         let message = format!("the text is too large for a scenario: the limit is {} MiB", MAX_BYTES >> 20);
         problems.push(SourceRange::new(0, 0..0), message);
@@ -119,12 +141,27 @@ fn check(
     let (file, plan) = build(root.clone(), problems, &mut warnings, &mut traces);
     let file = file?;
     problems.mark_for_suppression();
-    let trees = cells(&root, &file, problems);
+    let mut facts = CellFacts::new(&file);
+    let mut labels = Vec::new();
+    let mut cells = Vec::new();
+    visit_cells(&root, &file, problems, &mut |CellTree { label, root }, problems| {
+        labels.push(label.clone());
+        let CellLabel { variant, settings } = label;
+        let plan = match variant.is_empty() && settings.is_empty() {
+            true => plan.clone(),
+            false => build(root, problems, &mut warnings, &mut traces).1,
+        };
+        if let Some(plan) = plan {
+            facts.add(&plan);
+            cells.push(keep(Cell { variant, settings, plan }));
+        }
+    });
     // The labels are unknown if a fault hides part of the sweep or the variants.
-    let labels = if is_complete(&root, &file) { labels(&trees) } else { Vec::new() };
+    if !is_complete(&root, &file) {
+        labels.clear();
+    }
     let has_base_plan = plan.is_some();
-    let cells = plans(trees, plan, problems, &mut warnings, &mut traces);
-    let mut judge = ExpectationChecker::new(&labels, &cells, problems, changed);
+    let mut judge = ExpectationChecker::new(&labels, &facts, problems, changed);
     let expectations = judge.expectations(&file);
     let plots = judge.plots(&file);
     let left_out = judge.left_out;
@@ -143,7 +180,7 @@ fn check(
         problems.push_help(head.seed.place, message, "lower `seed` or `repeat`");
         return None;
     }
-    if head.repeat.0 > 1 && !cells.iter().any(|cell| cell.plan.is_random()) {
+    if head.repeat.0 > 1 && !facts.is_random {
         let warning = "nothing in this scenario is random: on `sim`, every seed gives the same run, and results \
                        have no confidence interval";
         warnings.insert(warning.to_owned());
@@ -178,29 +215,6 @@ fn build(
     let plan = file.as_ref().and_then(|file| Builder { file, problems, warnings, traces }.plan());
     problems.suppress(false);
     (file, plan)
-}
-
-/// Builds the plans of the cells without faults. `plan` is that of the base file, if it has no faults.
-fn plans(
-    trees: Vec<CellTree>,
-    plan: Option<Plan>,
-    problems: &mut Problems,
-    warnings: &mut BTreeSet<String>,
-    traces: &mut TraceFiles<'_>,
-) -> Vec<Cell> {
-    let only = trees.len() == 1;
-    let mut cells = Vec::with_capacity(trees.len());
-    for CellTree { variant, settings, root } in trees {
-        let unchanged = only && settings.is_empty();
-        let plan = match &plan {
-            plan if unchanged && variant.is_empty() => plan.clone(),
-            _ => build(root, problems, warnings, traces).1,
-        };
-        if let Some(plan) = plan {
-            cells.push(Cell { variant, settings, plan });
-        }
-    }
-    cells
 }
 
 /// Applies the options of the command line. Returns whether there are any.

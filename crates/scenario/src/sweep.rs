@@ -9,12 +9,12 @@ use crate::tree::{TomlNode, TomlValue};
 use std::collections::BTreeSet;
 
 pub(crate) struct CellTree {
-    pub variant: String,
-    pub settings: Vec<(String, String)>,
+    pub label: CellLabel,
     pub root: TomlNode,
 }
 
 /// Variant and swept values of a cell.
+#[derive(Clone, Debug)]
 pub(crate) struct CellLabel {
     pub variant: String,
     pub settings: Vec<(String, String)>,
@@ -30,8 +30,14 @@ struct CellGroup<'a> {
     swept: bool,
 }
 
-/// Returns all cells: variants by name, each multiplied by the sweep. The last swept path changes fastest.
-pub(crate) fn cells(root: &TomlNode, file: &ScenarioFile, problems: &mut Problems) -> Vec<CellTree> {
+/// Visits all cells: variants by name, each multiplied by the sweep. The last swept path changes fastest. The tree of a
+/// cell exists during its visit only.
+pub(crate) fn visit_cells(
+    root: &TomlNode,
+    file: &ScenarioFile,
+    problems: &mut Problems,
+    visit: &mut dyn FnMut(CellTree, &mut Problems),
+) {
     let sweep = file.sweep.as_ref().and_then(|s| s.0.as_ref()).map_or(&[][..], |s| &s.0);
     let bases = bases(file);
     refuse_set_and_swept(sweep, &file.variant.0, problems);
@@ -43,11 +49,10 @@ pub(crate) fn cells(root: &TomlNode, file: &ScenarioFile, problems: &mut Problem
             let place = first.map_or(SourceRange::new(0, 0..0), |s| s.place);
             let help = "sweep fewer paths, or fewer values of each";
             problems.push_help(place, format!("the sweep has more than {MAX_CELLS} cells"), help);
-            return Vec::new();
+            return;
         }
     }
-    let mut cells = Vec::new();
-    // Each cell has a tree. It needs no list of all values, which would make the memory of a sweep quadratic.
+    // The tree of a cell needs no list of all values, which would make the time of a check quadratic.
     let mut common = root.clone();
     if let TomlValue::Table(table) = &mut common.value {
         ["sweep", "variant", "expect", "plot"].iter().for_each(|name| table.remove(name));
@@ -58,15 +63,8 @@ pub(crate) fn cells(root: &TomlNode, file: &ScenarioFile, problems: &mut Problem
             assign(&mut root, root_kind(), &assignment.path, assignment.place, &assignment.value, problems);
         }
         let sweep = if base.swept { sweep } else { &[] };
-        expand(base.name, root, sweep, &mut Vec::new(), &mut cells, problems);
+        expand(base.name, root, sweep, &mut Vec::new(), problems, visit);
     }
-    cells
-}
-
-pub(crate) fn labels(trees: &[CellTree]) -> Vec<CellLabel> {
-    let label =
-        |tree: &CellTree| CellLabel { variant: tree.variant.clone(), settings: tree.settings.clone() };
-    trees.iter().map(label).collect()
 }
 
 /// Returns whether every swept path and every variant of the file was decoded.
@@ -127,18 +125,19 @@ fn expand(
     root: TomlNode,
     sweep: &[SweptValues],
     settings: &mut Vec<(String, String)>,
-    cells: &mut Vec<CellTree>,
     problems: &mut Problems,
+    visit: &mut dyn FnMut(CellTree, &mut Problems),
 ) {
     let Some((swept, rest)) = sweep.split_first() else {
-        cells.push(CellTree { variant: variant.to_owned(), settings: settings.clone(), root });
+        let label = CellLabel { variant: variant.to_owned(), settings: settings.clone() };
+        visit(CellTree { label, root }, problems);
         return;
     };
     for value in &swept.values {
         let mut root = root.clone();
         assign(&mut root, root_kind(), &swept.path, swept.place, value, problems);
         settings.push((swept.path.clone(), value.label()));
-        expand(variant, root, rest, settings, cells, problems);
+        expand(variant, root, rest, settings, problems, visit);
         settings.pop();
     }
 }
@@ -156,8 +155,11 @@ mod tests {
         problems.add_source("sweep.toml", text);
         let root = parse_document(0, &mut problems);
         let file = ScenarioFile::decode(&root, &mut problems).unwrap();
-        let cells = cells(&root, &file, &mut problems);
-        assert_eq!(cells.len(), 3);
-        assert!(cells.iter().all(|cell| cell.root.get("sweep").is_none() && cell.root.get("node").is_some()));
+        let mut count = 0;
+        visit_cells(&root, &file, &mut problems, &mut |cell, _| {
+            count += 1;
+            assert!(cell.root.get("sweep").is_none() && cell.root.get("node").is_some());
+        });
+        assert_eq!(count, 3);
     }
 }

@@ -7,11 +7,12 @@ use crate::format;
 use crate::overview::{cell_name, flow_groups, overview};
 use crate::table::{ReportTable, TableColumn};
 use crate::trials;
-use netstage_scenario::Cell;
+use netstage_scenario::plan::Plan;
 use netstage_scenario::record::{
     CellEntry, CorrelationEntry, DistributionEntry, MetricEntry, StudyRecord as Data,
 };
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Contents of a report.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -379,15 +380,12 @@ fn may_set_weights(path: &str) -> bool {
     (head.contains('*') || ["vpn", "defaults"].contains(&head)) && !path.contains(".control.")
 }
 
-/// Returns the topology of cells that have not run; `None` if it is empty.
-pub fn planned_topology(cells: &[Cell]) -> Option<TopologyDiagram> {
-    let is_equal = |name: &str, weight: f64| {
-        cells
-            .iter()
-            .all(|cell| cell.plan.vpns.iter().any(|vpn| vpn.name == name && vpn.settings.weight == weight))
-    };
+/// Returns the topology of cells that have not run, from the plan of the first and the names and weights of the VPNs of
+/// each; `None` if it is empty.
+pub fn planned_topology(first: &Plan, weights: &[BTreeMap<String, f64>]) -> Option<TopologyDiagram> {
+    let is_equal = |name: &str, weight: f64| weights.iter().all(|cell| cell.get(name) == Some(&weight));
     let weight = |name: &str, weight: f64| is_equal(name, weight).then_some(weight);
-    drawn(&(&cells.first()?.plan).into(), |_| None, weight)
+    drawn(&first.into(), |_| None, weight)
 }
 
 fn drawn(

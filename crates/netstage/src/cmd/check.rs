@@ -3,6 +3,8 @@
 use super::ScenarioOptions;
 use crate::exit::{self, Failure, OK};
 use crate::summary;
+use netstage_core::time::Duration;
+use netstage_scenario::plan::Plan;
 use netstage_scenario::{Cell, Scenario};
 use netstage_study::table::{ReportTable, TableColumn};
 use serde_json::{Value, json};
@@ -26,23 +28,34 @@ pub struct Arguments {
     json: bool,
 }
 
+/// Cell without its plan.
+struct CellSummary {
+    variant: String,
+    settings: Vec<(String, String)>,
+    duration: Duration,
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
-    let scenario = arguments.chosen.load()?;
+    let mut first: Option<Plan> = None;
+    let scenario = arguments.chosen.load_with(|Cell { variant, settings, plan }| {
+        let duration = plan.duration;
+        first.get_or_insert(plan);
+        CellSummary { variant, settings, duration }
+    })?;
     #[cfg(feature = "full")]
     if let Some(folder) = &arguments.routers {
-        write_routers(&scenario, folder)?;
+        write_routers(first.as_ref(), folder)?;
     }
     let text = if arguments.json { format!("{:#}\n", as_json(&scenario)) } else { as_text(&scenario) };
     exit::print(text.as_bytes())?;
     Ok(OK)
 }
 
-/// Writes the configuration files of each router in the first cell.
+/// Writes the configuration files of each router of a plan.
 #[cfg(feature = "full")]
-fn write_routers(scenario: &Scenario, folder: &std::path::Path) -> Result<(), Failure> {
-    let Some(plan) = scenario.cells.first().map(|cell| &cell.plan).filter(|plan| plan.routing.is_some())
-    else {
+fn write_routers(plan: Option<&Plan>, folder: &std::path::Path) -> Result<(), Failure> {
+    let Some(plan) = plan.filter(|plan| plan.routing.is_some()) else {
         let help = "add routers with [service.NAME] program = \"frr\"";
         return Err(Failure::usage("--routers: the scenario has no routers with routing daemons").help(help));
     };
@@ -59,11 +72,11 @@ fn write_routers(scenario: &Scenario, folder: &std::path::Path) -> Result<(), Fa
     Ok(())
 }
 
-fn as_json(scenario: &Scenario) -> Value {
-    let cell = |cell: &Cell| {
+fn as_json(scenario: &Scenario<CellSummary>) -> Value {
+    let cell = |cell: &CellSummary| {
         let settings: serde_json::Map<String, Value> =
             cell.settings.iter().map(|(path, value)| (path.clone(), value.as_str().into())).collect();
-        json!({ "variant": cell.variant, "settings": settings, "duration_s": cell.plan.duration.as_secs_f64() })
+        json!({ "variant": cell.variant, "settings": settings, "duration_s": cell.duration.as_secs_f64() })
     };
     json!({
         "title": scenario.title,
@@ -76,7 +89,7 @@ fn as_json(scenario: &Scenario) -> Value {
     })
 }
 
-fn as_text(scenario: &Scenario) -> String {
+fn as_text(scenario: &Scenario<CellSummary>) -> String {
     let (cells, repeat) = (scenario.cells.len(), scenario.repeat as usize);
     let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     let last = scenario.seed.wrapping_add(u64::from(scenario.repeat.max(1)) - 1);

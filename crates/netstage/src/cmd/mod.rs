@@ -31,7 +31,7 @@ pub mod test;
 pub mod traffic;
 
 use crate::exit::Failure;
-use netstage_scenario::{LoadOptions, Scenario};
+use netstage_scenario::{Cell, LoadOptions, Scenario};
 use std::path::{Path, PathBuf};
 
 /// Options that choose a scenario and override its values.
@@ -56,6 +56,11 @@ pub struct ScenarioOptions {
 impl ScenarioOptions {
     /// Loads and validates the scenario.
     pub fn load(&self) -> Result<Scenario, Failure> {
+        self.load_with(|cell| cell)
+    }
+
+    /// Loads and validates the scenario, and keeps what `keep` returns of each cell.
+    pub fn load_with<C>(&self, keep: impl FnMut(Cell) -> C) -> Result<Scenario<C>, Failure> {
         let vary = self.vary.iter().map(|(path, values)| (path.clone(), split(values)));
         let options = LoadOptions {
             sets: self.set.clone(),
@@ -63,7 +68,7 @@ impl ScenarioOptions {
             seed: self.seed,
             repeat: self.repeat,
         };
-        Ok(netstage_scenario::load(&self.scenario, &options)?)
+        Ok(netstage_scenario::load_with(&self.scenario, &options, keep)?)
     }
 
     /// Returns the file name without folder and extension.

@@ -3,12 +3,14 @@
 use super::error_response::{ErrorResponse, ScenarioProblem};
 use super::extract::{JsonBody, QueryParameters};
 use super::folder::PublicFolder;
-use super::studies::{StudyRequest, refusal};
+use super::studies::{StudyRequest, Weights, refusal, weights};
 use super::{JsonResponse, SharedState, run_blocking};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use netstage_scenario::{LoadOptions, Scenario, regular_file};
+use netstage_core::time::Duration;
+use netstage_scenario::plan::Plan;
+use netstage_scenario::{Cell, LoadOptions, Scenario, regular_file};
 use netstage_study::report::{TopologyDiagram, planned_topology};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -179,40 +181,54 @@ pub async fn check(
     JsonBody(order): JsonBody<StudyRequest>,
 ) -> JsonResponse<CheckResult> {
     run_blocking(move || {
-        Ok(Json(match parse(&shared.scenarios, &order.scenario)? {
-            Ok(scenario) => checked(refusal(order.stage, &scenario), scenario),
+        let (mut refused, mut first) = (None, None);
+        let keep = |cell: Cell| {
+            refused = refused.take().or_else(|| refusal(order.stage, &cell.plan));
+            let kept = (cell.plan.duration, weights(&cell));
+            first.get_or_insert(cell.plan);
+            kept
+        };
+        let parsed = parse_with(&shared.scenarios, &order.scenario, keep)?;
+        Ok(Json(match parsed {
+            Ok(scenario) => checked(refused, first, scenario),
             Err(errors) => CheckResult { problems: ScenarioProblem::all(&errors), ..CheckResult::default() },
         }))
     })
     .await
 }
 
-fn checked(refusal: Option<String>, scenario: Scenario) -> CheckResult {
-    let durations = scenario.cells.iter().map(|cell| cell.plan.duration.as_secs_f64());
+/// Returns the result for a scenario without faults, of whose cells the duration and the weights were kept.
+fn checked(
+    refusal: Option<String>,
+    first: Option<Plan>,
+    scenario: Scenario<(Duration, Weights)>,
+) -> CheckResult {
+    let (durations, weights): (Vec<Duration>, Vec<Weights>) = scenario.cells.iter().cloned().unzip();
     CheckResult {
         sound: refusal.is_none(),
         problems: Vec::new(),
         refusal: refusal.unwrap_or_default(),
         cells: scenario.cells.len(),
         runs: scenario.cells.len() * scenario.repeat as usize,
-        duration_s: durations.fold(0.0, f64::max),
+        duration_s: durations.into_iter().max().unwrap_or_default().as_secs_f64(),
         expectations: scenario.expectations.into_iter().map(|expectation| expectation.name).collect(),
         plots: scenario.plots.into_iter().map(|plot| plot.name).collect(),
-        topology: planned_topology(&scenario.cells),
+        topology: first.and_then(|plan| planned_topology(&plan, &weights)),
         title: scenario.title,
         warnings: scenario.warnings,
     }
 }
 
-/// Parses a scenario. The outer error is that of an invalid name.
-pub fn parse(
+/// Parses a scenario, and keeps what `keep` returns of each cell. The outer error is that of an invalid name.
+pub fn parse_with<C>(
     shelf: &PublicFolder,
     draft: &Draft,
-) -> Result<Result<Scenario, netstage_scenario::Errors>, ErrorResponse> {
+    keep: impl FnMut(Cell) -> C,
+) -> Result<Result<Scenario<C>, netstage_scenario::Errors>, ErrorResponse> {
     let path = file(shelf, &draft.name)?;
     let options = LoadOptions { seed: draft.seed, repeat: draft.repeat, ..LoadOptions::default() };
     let folder = path.parent().unwrap_or(shelf.folder());
-    Ok(netstage_scenario::parse(&draft.name, &draft.text, Some(folder), &options))
+    Ok(netstage_scenario::parse_with(&draft.name, &draft.text, Some(folder), &options, keep))
 }
 
 fn file(shelf: &PublicFolder, name: &str) -> Result<std::path::PathBuf, ErrorResponse> {

@@ -3,12 +3,13 @@
 use super::SharedState;
 use super::error_response::ErrorResponse;
 use super::feed::{Cursor, Feed, RunEvent};
-use super::scenarios::{Draft, FILE_EXTENSION, parse};
+use super::scenarios::{Draft, FILE_EXTENSION, parse_with};
 use crate::exit::{self, Failure, INTERRUPTED};
 use crate::stages::{self, Stage};
 use axum::http::StatusCode;
 use netstage_agent::fleet::FleetFolder;
 use netstage_scenario::outcome::RunOutcome;
+use netstage_scenario::plan::Plan;
 use netstage_scenario::{Cell, Scenario};
 use netstage_stage::hosts;
 use netstage_study::report::{TopologyDiagram, planned_topology, report};
@@ -113,7 +114,7 @@ pub struct StudyDetails {
 }
 
 /// Weights of VPNs, by name.
-type Weights = BTreeMap<String, f64>;
+pub type Weights = BTreeMap<String, f64>;
 
 /// Running or ended study.
 #[derive(Debug)]
@@ -249,8 +250,8 @@ impl Studies {
 
 /// Checks a request and starts the study's thread.
 pub fn start_study(shared: &SharedState, order: &StudyRequest) -> Result<Status, ErrorResponse> {
-    let scenario = parse(&shared.scenarios, &order.scenario)??;
-    if let Some(refusal) = refusal(order.stage, &scenario) {
+    let scenario = parse_with(&shared.scenarios, &order.scenario, |cell| cell)??;
+    if let Some(refusal) = scenario.cells.iter().find_map(|cell| refusal(order.stage, &cell.plan)) {
         return Err(ErrorResponse::new(StatusCode::UNPROCESSABLE_ENTITY, "unsupported", refusal));
     }
     let mut all = shared.studies.all();
@@ -276,10 +277,11 @@ pub fn start_study(shared: &SharedState, order: &StudyRequest) -> Result<Status,
         left_s: None,
         doing: String::new(),
     };
+    let weights: Vec<Weights> = scenario.cells.iter().map(weights).collect();
     let study = Arc::new(ServedStudy {
         cells: scenario.cells.iter().map(cell_name).collect(),
-        topology: planned_topology(&scenario.cells),
-        weights: scenario.cells.iter().map(weights).collect(),
+        topology: scenario.cells.first().and_then(|cell| planned_topology(&cell.plan, &weights)),
+        weights,
         interrupted: Arc::default(),
         now: Mutex::new(StudyState { status: status.clone(), feed: Feed::default() }),
         version: watch::Sender::new(0),
@@ -305,18 +307,18 @@ fn number(last: Option<u64>) -> u64 {
     last.map_or(now, |last| now.max(last + 1))
 }
 
-/// Returns the reason for which a stage cannot run a scenario, as far as it is known in advance; `None` if it can.
-pub fn refusal(stage: Stage, scenario: &Scenario) -> Option<String> {
-    let plan_refusal = match stage {
-        Stage::Sim => stage::sim_refusal,
-        Stage::Emu => stage::emu_refusal,
+/// Returns the reason for which a stage cannot run a plan, as far as it is known in advance; `None` if it can.
+pub fn refusal(stage: Stage, plan: &Plan) -> Option<String> {
+    match stage {
+        Stage::Sim => stage::sim_refusal(plan),
+        Stage::Emu => stage::emu_refusal(plan),
         // The hosts report other reasons when the study starts.
-        Stage::Live => hosts::refusal,
-    };
-    scenario.cells.iter().find_map(|cell| plan_refusal(&cell.plan))
+        Stage::Live => hosts::refusal(plan),
+    }
 }
 
-fn weights(cell: &Cell) -> Weights {
+/// Returns the names and weights of the VPNs of a cell.
+pub fn weights(cell: &Cell) -> Weights {
     cell.plan.vpns.iter().map(|vpn| (vpn.name.clone(), vpn.settings.weight)).collect()
 }
 
