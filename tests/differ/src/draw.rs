@@ -26,11 +26,13 @@ impl Draw {
         ((low + self.0.uniform() * (high - low)).exp().round() as u64).clamp(from, to)
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    /// Returns true with a probability of 1 in `n`.
+    pub fn one_in(&mut self, n: u64) -> bool {
         self.0.below(n) == 0
     }
 
-    fn pick<T: Clone>(&mut self, values: &[T]) -> T {
+    /// Returns one of the values.
+    pub fn pick<T: Clone>(&mut self, values: &[T]) -> T {
         values[self.0.below(values.len() as u64) as usize].clone()
     }
 

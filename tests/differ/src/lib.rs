@@ -7,6 +7,7 @@ mod draw;
 mod network;
 mod runs;
 mod shrink;
+mod sweeps;
 
 use checks::{CHECKS, Case, Check};
 use network::Network;
@@ -14,6 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+pub use sweeps::sweep_difference;
 
 /// Violation of a check.
 #[derive(Debug)]
