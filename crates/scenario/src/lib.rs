@@ -73,6 +73,23 @@ pub struct Scenario<C = Cell> {
     pub files: Vec<PathBuf>,
 }
 
+impl Scenario<()> {
+    fn with_cells<C>(self, cells: Vec<C>) -> Scenario<C> {
+        Scenario {
+            title: self.title,
+            description: self.description,
+            seed: self.seed,
+            repeat: self.repeat,
+            cells,
+            expectations: self.expectations,
+            plots: self.plots,
+            text: self.text,
+            warnings: self.warnings,
+            files: self.files,
+        }
+    }
+}
+
 /// A plan, and the variant and swept values that identify it.
 #[derive(Clone, Debug)]
 pub struct Cell {

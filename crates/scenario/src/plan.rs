@@ -474,7 +474,7 @@ impl Plan {
     pub fn shortest(&self, from: usize, to: usize) -> Option<Vec<Hop>> {
         let kinds: Vec<NodeKind> = self.nodes.iter().map(|node| node.kind).collect();
         let links = self.links.iter().enumerate().map(|(index, link)| (index, link.ends));
-        NodeAdjacency::new(&kinds, links).shortest(from, to)
+        NodeAdjacency::new(&kinds, links).shortest(from, to).map(|path| path.to_vec())
     }
 
     /// Returns the name of member `index` of a group: `bulk[3]`, or `bulk` if it has one member.

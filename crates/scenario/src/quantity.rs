@@ -93,14 +93,14 @@ fn refuse<T>(message: impl Into<String>, help: impl Into<Option<String>>) -> Res
 pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64), QuantityError> {
     let text = text.trim();
     let (number, unit) = split(text);
-    let expected = alternatives(allowed.iter().map(|d| d.describe().to_owned()).collect());
+    let expected = || alternatives(allowed.iter().map(|d| d.describe().to_owned()).collect());
     let Some(decimal) = Decimal::parse(number) else {
-        return refuse(format!("expected {expected}, found \"{}\"", text.escape_debug()), None);
+        return refuse(format!("expected {}, found \"{}\"", expected(), text.escape_debug()), None);
     };
     if unit.is_empty() {
         let help =
             allowed.first().map(|d| format!("add the unit, such as \"{number} {}\"", d.usual_unit(number)));
-        return refuse(format!("\"{number}\" has no unit: expected {expected}"), help);
+        return refuse(format!("\"{number}\" has no unit: expected {}", expected()), help);
     }
     let Some(known) = UNITS.iter().find(|u| u.name == unit) else {
         return refuse(
@@ -109,7 +109,10 @@ pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64
         );
     };
     if !allowed.contains(&known.dimension) {
-        return refuse(format!("expected {expected}, found {} (\"{text}\")", known.dimension.name()), None);
+        return refuse(
+            format!("expected {}, found {} (\"{text}\")", expected(), known.dimension.name()),
+            None,
+        );
     }
     if decimal.negative {
         return refuse(format!("{} must not be negative, found \"{text}\"", known.dimension.name()), None);

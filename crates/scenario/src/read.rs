@@ -1,8 +1,8 @@
 //! Conversion of text and options to a checked scenario.
 
-use crate::build::Builder;
+use crate::build::{Builder, NodeGraph};
 use crate::error::{Errors, Problems, SourceRange};
-use crate::file::expand::expand;
+use crate::file::expand::{Expansion, expand};
 use crate::file::{MAX_SEED, ScenarioFile, apply_defaults, root_kind};
 use crate::judge::{CellFacts, ExpectationChecker};
 use crate::plan::Plan;
@@ -10,10 +10,11 @@ use crate::set::assign;
 use crate::sweep::{CellLabel, CellTree, is_complete, visit_cells};
 use crate::table::Decode;
 use crate::trace::TraceFiles;
-use crate::tree::{TomlNode, TomlTable, TomlValue, document, parse_argument, parse_document};
+use crate::tree::{TomlNode, TomlValue, document, parse_argument, parse_document};
 use crate::{Cell, Scenario};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::rc::Rc;
 
 /// Changes made on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,23 +110,25 @@ pub fn parse_with<C>(
     text: &str,
     base: Option<&Path>,
     options: &LoadOptions,
-    keep: impl FnMut(Cell) -> C,
+    mut keep: impl FnMut(Cell) -> C,
 ) -> Result<Scenario<C>, Errors> {
     let mut problems = Problems::default();
     problems.add_source(name, text);
-    match check(text, base, options, &mut problems, keep) {
-        Some(scenario) if problems.is_empty() => Ok(scenario),
+    let mut cells = Vec::new();
+    match check(text, base, options, &mut problems, &mut |cell| cells.push(keep(cell))) {
+        Some(scenario) if problems.is_empty() => Ok(scenario.with_cells(cells)),
         _ => Err(problems.into_errors()),
     }
 }
 
-fn check<C>(
+/// Checks a scenario. Its cells are passed to `visit`.
+fn check(
     text: &str,
     base: Option<&Path>,
     options: &LoadOptions,
     problems: &mut Problems,
-    mut keep: impl FnMut(Cell) -> C,
-) -> Option<Scenario<C>> {
+    visit: &mut dyn FnMut(Cell),
+) -> Option<Scenario<()>> {
     if text.len() as u64 > MAX_BYTES {
         let message = format!("the text is too large for a scenario: the limit is {} MiB", MAX_BYTES >> 20);
         problems.push(SourceRange::new(0, 0..0), message);
@@ -138,22 +141,22 @@ fn check<C>(
     let changed = apply_options(&mut root, options, problems);
     let mut warnings = BTreeSet::new();
     let mut traces = TraceFiles::new(base);
-    let (file, plan) = build(root.clone(), problems, &mut warnings, &mut traces);
+    let mut last = LastCell::default();
+    let (file, plan) = build(root.clone(), problems, &mut warnings, &mut traces, &mut last);
     let file = file?;
     problems.mark_for_suppression();
     let mut facts = CellFacts::new(&file);
     let mut labels = Vec::new();
-    let mut cells = Vec::new();
     visit_cells(&root, &file, problems, &mut |CellTree { label, root }, problems| {
         labels.push(label.clone());
         let CellLabel { variant, settings } = label;
         let plan = match variant.is_empty() && settings.is_empty() {
             true => plan.clone(),
-            false => build(root, problems, &mut warnings, &mut traces).1,
+            false => build(root, problems, &mut warnings, &mut traces, &mut last).1,
         };
         if let Some(plan) = plan {
             facts.add(&plan);
-            cells.push(keep(Cell { variant, settings, plan }));
+            visit(Cell { variant, settings, plan });
         }
     });
     // The labels are unknown if a fault hides part of the sweep or the variants.
@@ -190,7 +193,7 @@ fn check<C>(
         description: head.description.trim().to_owned(),
         seed,
         repeat: head.repeat.0 as u32,
-        cells,
+        cells: Vec::new(),
         expectations,
         plots,
         text,
@@ -199,20 +202,30 @@ fn check<C>(
     })
 }
 
+/// Parts of the cell built before, which the next one reuses if they would be the same.
+#[derive(Default)]
+struct LastCell {
+    expansion: Option<Expansion>,
+    graph: Option<Rc<NodeGraph>>,
+}
+
 fn build(
     mut root: TomlNode,
     problems: &mut Problems,
     warnings: &mut BTreeSet<String>,
     traces: &mut TraceFiles<'_>,
+    last: &mut LastCell,
 ) -> (Option<ScenarioFile>, Option<Plan>) {
     apply_defaults(&mut root);
     let mut file = ScenarioFile::decode(&root, problems);
     if let Some(file) = &mut file {
-        expand(file, problems);
+        expand(file, &mut last.expansion, problems);
     }
     // A fault of the base file's topology is reported once, and not again for each value swept or set by a variant.
     problems.suppress(true);
-    let plan = file.as_ref().and_then(|file| Builder { file, problems, warnings, traces }.plan());
+    let plan = file
+        .as_ref()
+        .and_then(|file| Builder { file, problems, warnings, traces, graph: &mut last.graph }.plan());
     problems.suppress(false);
     (file, plan)
 }
@@ -249,17 +262,15 @@ fn apply_options(root: &mut TomlNode, options: &LoadOptions, problems: &mut Prob
 
 /// Reduces the sweep of a path set by `--set` to this value.
 fn narrow_sweep(root: &mut TomlNode, path: &str, value: &TomlNode) {
-    let TomlValue::Table(table) = &mut root.value else { return };
-    if let Some(TomlNode { value: TomlValue::Table(sweep), .. }) = table.get_mut("sweep")
-        && let Some(values) = sweep.get_mut(path)
-    {
+    let sweep = root.table_mut().and_then(|table| table.get_mut("sweep"));
+    if let Some(values) = sweep.and_then(TomlNode::table_mut).and_then(|sweep| sweep.get_mut(path)) {
         *values = TomlNode::new(TomlValue::Array(vec![value.clone()]), value.place);
     }
 }
 
 fn leave_out(root: &mut TomlNode, table: &str, name: &str) {
-    let TomlValue::Table(root) = &mut root.value else { return };
-    if let Some(TomlNode { value: TomlValue::Table(members), .. }) = root.get_mut(table) {
+    let members = root.table_mut().and_then(|root| root.get_mut(table));
+    if let Some(members) = members.and_then(TomlNode::table_mut) {
         members.remove(name);
     }
 }
@@ -277,16 +288,19 @@ fn vary(root: &mut TomlNode, path: &str, values: &[String], problems: &mut Probl
     }
     let list =
         TomlNode::new(TomlValue::Array(items), SourceRange::new(source, 7 + path.len() + 1..option.len()));
-    let TomlValue::Table(table) = &mut root.value else { return };
+    let Some(table) = root.table_mut() else { return };
     if table.get("sweep").is_none() {
         table.insert("sweep", path_place, TomlNode::empty_table(path_place));
     }
     if let Some(sweep) = table.get_mut("sweep") {
         if sweep.table().is_none() {
-            sweep.value = TomlValue::Table(TomlTable::default());
+            sweep.value = TomlValue::Table(Rc::default());
         }
-        if let TomlValue::Table(sweep) = &mut sweep.value {
+        if let Some(sweep) = sweep.table_mut() {
             sweep.insert(path, path_place, list);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use crate::table::{Decode, ValueKind, mismatch};
 use crate::tree::{TomlNode, TomlValue};
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::Duration;
+use std::fmt;
 use std::net::IpAddr;
 
 impl Decode for bool {
@@ -193,7 +194,7 @@ pub(crate) fn bounded(
     node: &TomlNode,
     dimensions: &'static [Dimension],
     range: std::ops::RangeInclusive<u64>,
-    bounds: &str,
+    bounds: fmt::Arguments<'_>,
     problems: &mut Problems,
 ) -> Option<(Dimension, u64)> {
     let value = quantity(node, dimensions, problems)?;
@@ -210,7 +211,7 @@ impl Decode for BitRate {
     }
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let max = 100_000_000_000_000;
-        bounded(node, &[Dimension::Rate], 1..=max, "above 0 and at most 100 Tbit/s", problems)
+        bounded(node, &[Dimension::Rate], 1..=max, format_args!("above 0 and at most 100 Tbit/s"), problems)
             .map(|v| BitRate(v.1))
     }
 }
@@ -223,7 +224,8 @@ impl Decode for Duration {
         ValueKind::Quantity(&[Dimension::Time])
     }
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
-        bounded(node, &[Dimension::Time], 0..=MAX_DURATION, "at most 8784 h", problems).map(|v| Duration(v.1))
+        bounded(node, &[Dimension::Time], 0..=MAX_DURATION, format_args!("at most 8784 h"), problems)
+            .map(|v| Duration(v.1))
     }
 }
 
@@ -236,8 +238,14 @@ impl Decode for PositiveDuration {
         ValueKind::Quantity(&[Dimension::Time])
     }
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
-        bounded(node, &[Dimension::Time], 1..=MAX_DURATION, "above 0 and at most 8784 h", problems)
-            .map(|v| PositiveDuration(Duration(v.1)))
+        bounded(
+            node,
+            &[Dimension::Time],
+            1..=MAX_DURATION,
+            format_args!("above 0 and at most 8784 h"),
+            problems,
+        )
+        .map(|v| PositiveDuration(Duration(v.1)))
     }
 }
 
@@ -250,8 +258,8 @@ impl<const MIN: u64, const MAX: u64> Decode for BoundedSize<MIN, MAX> {
         ValueKind::Quantity(&[Dimension::Size])
     }
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
-        let bounds = format!("from {MIN} B to {MAX} B");
-        bounded(node, &[Dimension::Size], MIN..=MAX, &bounds, problems).map(|v| BoundedSize(v.1))
+        bounded(node, &[Dimension::Size], MIN..=MAX, format_args!("from {MIN} B to {MAX} B"), problems)
+            .map(|v| BoundedSize(v.1))
     }
 }
 
@@ -266,7 +274,7 @@ impl Decode for QueueLength {
         ValueKind::Quantity(&[Dimension::Packets])
     }
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
-        bounded(node, &[Dimension::Packets], 1..=MAX_PACKETS, "from 1 to 10000000", problems)
+        bounded(node, &[Dimension::Packets], 1..=MAX_PACKETS, format_args!("from 1 to 10000000"), problems)
             .map(|v| QueueLength(v.1 as u32))
     }
 }

@@ -4,6 +4,7 @@ use crate::error::{Problems, SourceRange, did_you_mean};
 use crate::pattern::matches;
 use crate::table::ValueKind;
 use crate::tree::{TomlNode, TomlTable, TomlValue};
+use std::rc::Rc;
 
 /// Sets all values that match a path. An unknown path becomes a problem at `place`.
 pub(crate) fn assign(
@@ -44,10 +45,9 @@ impl Setter<'_> {
         let unknown_path = || format!("unknown path `{}`: ", self.path);
         match kind.structure() {
             Some(ValueKind::Named { of }) => {
-                let TomlValue::Table(table) = &mut node.value else { return Ok(()) };
-                let names: Vec<String> = table.entries.iter().map(|e| e.key.clone()).collect();
+                let Some(table) = node.table_mut() else { return Ok(()) };
                 let mut found = false;
-                for entry in table.entries.iter_mut().filter(|e| matches(segment, &e.key)) {
+                for entry in table.entries_mut().iter_mut().filter(|e| matches(segment, &e.key)) {
                     found = true;
                     self.descend(&mut entry.node, &of(), rest, &describe(&of(), what))?;
                 }
@@ -62,7 +62,8 @@ impl Setter<'_> {
                     true => format!("{}no {what} matches `{segment}`", unknown_path()),
                     false => format!("{}unknown {what} `{segment}`", unknown_path()),
                 };
-                Err((message, did_you_mean(segment, names.iter().map(String::as_str))))
+                let names = table.entries().iter().map(|entry| &*entry.key);
+                Err((message, did_you_mean(segment, names)))
             }
             Some(ValueKind::List { of, .. }) => {
                 let TomlValue::Array(items) = &mut node.value else { return Ok(()) };
@@ -85,7 +86,7 @@ impl Setter<'_> {
                     return Err((message, Some("to sweep a path, use --vary path=value,value,…".into())));
                 }
                 self.open(node, kind);
-                let TomlValue::Table(table) = &mut node.value else { return Ok(()) };
+                let Some(table) = node.table_mut() else { return Ok(()) };
                 if table.get(segment).is_none() {
                     let adds = matches!(rest, [name] if self.adds(name, &[]));
                     if matches!(field, ValueKind::Named { .. }) && !adds {
@@ -97,7 +98,7 @@ impl Setter<'_> {
                     ValueKind::Named { .. } => (*segment).to_owned(),
                     field => describe(field, segment),
                 };
-                if let Some(entry) = table.entries.iter_mut().find(|e| e.key == *segment) {
+                if let Some(entry) = table.entries_mut().iter_mut().find(|e| *e.key == **segment) {
                     if rest.is_empty() {
                         entry.key_place = self.place;
                     }
@@ -120,7 +121,7 @@ impl Setter<'_> {
             let value = node.clone();
             let mut table = TomlTable::default();
             table.insert(shorthand, value.place, value);
-            node.value = TomlValue::Table(table);
+            node.value = TomlValue::Table(Rc::new(table));
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::file::ScenarioFile;
 use crate::file::root_kind;
 use crate::file::study::{Assignment, SweptValues, VariantTable};
 use crate::set::assign;
-use crate::tree::{TomlNode, TomlValue};
+use crate::tree::TomlNode;
 use std::collections::BTreeSet;
 
 pub(crate) struct CellTree {
@@ -54,7 +54,7 @@ pub(crate) fn visit_cells(
     }
     // The tree of a cell needs no list of all values, which would make the time of a check quadratic.
     let mut common = root.clone();
-    if let TomlValue::Table(table) = &mut common.value {
+    if let Some(table) = common.table_mut() {
         ["sweep", "variant", "expect", "plot"].iter().for_each(|name| table.remove(name));
     }
     for base in bases {
@@ -69,7 +69,7 @@ pub(crate) fn visit_cells(
 
 /// Returns whether every swept path and every variant of the file was decoded.
 pub(crate) fn is_complete(root: &TomlNode, file: &ScenarioFile) -> bool {
-    let written = root.get("sweep").and_then(TomlNode::table).map_or(0, |sweep| sweep.entries.len());
+    let written = root.get("sweep").and_then(TomlNode::table).map_or(0, |sweep| sweep.entries().len());
     let decoded = file.sweep.as_ref().and_then(|sweep| sweep.0.as_ref()).map_or(0, |sweep| sweep.0.len());
     let head_is_decoded = file.scenario.as_ref().is_none_or(|head| head.0.is_some());
     written == decoded && head_is_decoded && file.variant.0.iter().all(|variant| variant.value.is_some())

@@ -1,6 +1,10 @@
 //! TOML document as a tree of values with their places, and its conversion back to text.
 
 use crate::error::{Problems, SourceRange};
+use std::any::Any;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::rc::Rc;
 use toml::de::{DeTable, DeValue};
 
 /// Value and its place.
@@ -14,47 +18,107 @@ pub(crate) struct TomlNode {
 
 #[derive(Clone, Debug)]
 pub(crate) enum TomlValue {
-    Text(String),
+    Text(Rc<str>),
     Integer(i128),
     /// Number as written, so that decimals stay exact.
     Float(String),
     Boolean(bool),
     Datetime(String),
     Array(Vec<TomlNode>),
-    Table(TomlTable),
+    /// Table, shared by copies of the tree until one of them changes it.
+    Table(Rc<TomlTable>),
 }
 
 /// Entries of a table, in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TomlTable {
-    pub entries: Vec<TomlEntry>,
+    entries: Vec<TomlEntry>,
+    memo: Memo,
+}
+
+/// Result of a change of a table; `K` identifies the change.
+struct Changed<K>(Rc<TomlTable>, PhantomData<K>);
+
+/// Values derived from a table. A copy has none.
+#[derive(Default)]
+struct Memo(RefCell<Vec<DerivedValue>>);
+
+/// Value derived from a table and from `others`.
+struct DerivedValue {
+    others: Vec<Rc<TomlTable>>,
+    value: Rc<dyn Any>,
+}
+
+impl Clone for Memo {
+    fn clone(&self) -> Memo {
+        Memo::default()
+    }
+}
+
+impl std::fmt::Debug for Memo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Memo")
+    }
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct TomlEntry {
-    pub key: String,
+    pub key: Rc<str>,
     pub key_place: SourceRange,
     pub node: TomlNode,
 }
 
 impl TomlTable {
+    pub fn new(entries: Vec<TomlEntry>) -> TomlTable {
+        TomlTable { entries, memo: Memo::default() }
+    }
+
+    pub fn entries(&self) -> &[TomlEntry] {
+        &self.entries
+    }
+
+    /// Returns the entries for a change, which invalidates the remembered values.
+    pub fn entries_mut(&mut self) -> &mut Vec<TomlEntry> {
+        self.memo = Memo::default();
+        &mut self.entries
+    }
+
+    /// Returns the value that was remembered for this table and these others.
+    pub fn recall<T: 'static>(&self, others: &[&Rc<TomlTable>]) -> Option<Rc<T>> {
+        let memo = self.memo.0.borrow();
+        let known = memo.iter().find(|derived| derived.value.is::<T>())?;
+        let is_same = known.others.len() == others.len()
+            && known.others.iter().zip(others).all(|(known, other)| Rc::ptr_eq(known, other));
+        if is_same { Rc::clone(&known.value).downcast().ok() } else { None }
+    }
+
+    /// Remembers a value derived from this table and these others, in place of an earlier one of the same type. The
+    /// value must not contain this table, which would never be freed.
+    pub fn remember<T: 'static>(&self, others: &[&Rc<TomlTable>], value: &Rc<T>) {
+        let mut memo = self.memo.0.borrow_mut();
+        memo.retain(|derived| !derived.value.is::<T>());
+        let others = others.iter().map(|other| Rc::clone(other)).collect();
+        memo.push(DerivedValue { others, value: Rc::<T>::clone(value) });
+    }
+
     pub fn get(&self, key: &str) -> Option<&TomlNode> {
-        self.entries.iter().find(|e| e.key == key).map(|e| &e.node)
+        self.entries.iter().find(|e| *e.key == *key).map(|e| &e.node)
     }
 
     pub fn get_mut(&mut self, key: &str) -> Option<&mut TomlNode> {
-        self.entries.iter_mut().find(|e| e.key == key).map(|e| &mut e.node)
+        self.entries_mut().iter_mut().find(|e| *e.key == *key).map(|e| &mut e.node)
     }
 
     pub fn insert(&mut self, key: &str, key_place: SourceRange, node: TomlNode) {
-        match self.entries.iter_mut().find(|e| e.key == key) {
-            Some(entry) => *entry = TomlEntry { key: key.into(), key_place, node },
-            None => self.entries.push(TomlEntry { key: key.into(), key_place, node }),
+        let entry = TomlEntry { key: key.into(), key_place, node };
+        match self.entries_mut().iter_mut().find(|e| *e.key == *key) {
+            Some(known) => *known = entry,
+            None => self.entries.push(entry),
         }
     }
 
     pub fn remove(&mut self, key: &str) {
-        self.entries.retain(|e| e.key != key);
+        self.entries_mut().retain(|e| *e.key != *key);
     }
 }
 
@@ -64,14 +128,40 @@ impl TomlNode {
     }
 
     pub fn empty_table(place: SourceRange) -> TomlNode {
-        TomlNode::new(TomlValue::Table(TomlTable::default()), place)
+        TomlNode::new(TomlValue::Table(Rc::default()), place)
     }
 
-    pub fn table(&self) -> Option<&TomlTable> {
+    pub fn table(&self) -> Option<&Rc<TomlTable>> {
         match &self.value {
             TomlValue::Table(table) => Some(table),
             _ => None,
         }
+    }
+
+    /// Returns the table for a change. A shared one is copied first.
+    pub fn table_mut(&mut self) -> Option<&mut TomlTable> {
+        match &mut self.value {
+            TomlValue::Table(table) => Some(Rc::make_mut(table)),
+            _ => None,
+        }
+    }
+
+    /// Changes a table by `change`, or takes the result of the last change `K` of the table with the same other tables.
+    /// The change must depend on nothing else.
+    pub fn change_once<K: 'static>(
+        &mut self,
+        others: &[&Rc<TomlTable>],
+        change: impl FnOnce(&mut TomlTable),
+    ) {
+        let TomlValue::Table(table) = &mut self.value else { return };
+        if let Some(changed) = table.recall::<Changed<K>>(others) {
+            *table = Rc::clone(&changed.0);
+            return;
+        }
+        let mut copy = TomlTable::clone(table);
+        change(&mut copy);
+        let before = std::mem::replace(table, Rc::new(copy));
+        before.remember(others, &Rc::new(Changed::<K>(Rc::clone(table), PhantomData)));
     }
 
     pub fn text(&self) -> Option<&str> {
@@ -103,7 +193,7 @@ impl TomlNode {
     /// Returns the label of the value in a cell: equal values have equal labels.
     pub fn label(&self) -> String {
         match &self.value {
-            TomlValue::Text(text) => text.clone(),
+            TomlValue::Text(text) => text.to_string(),
             TomlValue::Integer(number) => number.to_string(),
             TomlValue::Float(number) => number.parse::<f64>().map_or(number.clone(), |n| n.to_string()),
             _ => self.to_toml(),
@@ -155,7 +245,7 @@ pub(crate) fn parse_argument(text: &str, place: SourceRange, problems: &mut Prob
             set_place(&mut node, place);
             node
         }
-        Err(_) => TomlNode::new(TomlValue::Text(text.to_owned()), place),
+        Err(_) => TomlNode::new(TomlValue::Text(text.into()), place),
     }
 }
 
@@ -163,7 +253,7 @@ fn set_place(node: &mut TomlNode, place: SourceRange) {
     node.place = place;
     match &mut node.value {
         TomlValue::Array(items) => items.iter_mut().for_each(|item| set_place(item, place)),
-        TomlValue::Table(table) => table.entries.iter_mut().for_each(|entry| {
+        TomlValue::Table(table) => Rc::make_mut(table).entries_mut().iter_mut().for_each(|entry| {
             entry.key_place = place;
             set_place(&mut entry.node, place);
         }),
@@ -175,18 +265,18 @@ fn table(entries: &DeTable<'_>, place: SourceRange, source: usize, problems: &mu
     let mut entries: Vec<TomlEntry> = entries
         .iter()
         .map(|(key, value)| TomlEntry {
-            key: key.get_ref().to_string(),
+            key: Rc::from(&**key.get_ref()),
             key_place: SourceRange::new(source, key.span()),
             node: convert(value.get_ref(), SourceRange::new(source, value.span()), source, problems),
         })
         .collect();
     entries.sort_by_key(|e| e.key_place.start);
-    TomlNode::new(TomlValue::Table(TomlTable { entries }), place)
+    TomlNode::new(TomlValue::Table(Rc::new(TomlTable::new(entries))), place)
 }
 
 fn convert(value: &DeValue<'_>, place: SourceRange, source: usize, problems: &mut Problems) -> TomlNode {
     let value = match value {
-        DeValue::String(text) => TomlValue::Text(text.to_string()),
+        DeValue::String(text) => TomlValue::Text((**text).into()),
         DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => TomlValue::Integer(number),
             Err(_) => {

@@ -15,6 +15,7 @@ use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
 use netstage_core::traffic::{FlowTraffic, Pattern};
+use std::sync::OnceLock;
 
 /// Transport of a pattern, as far as it determines packet sizes.
 struct PacketFraming {
@@ -68,7 +69,7 @@ impl Builder<'_, '_> {
     ) -> Vec<Option<FlowGroup>> {
         let file = self.file;
         let mut groups = Vec::with_capacity(file.flow.0.len());
-        for member in &file.flow.0 {
+        for member in file.flow.0.iter() {
             let group =
                 member.value.as_ref().and_then(|flow| self.flow(&member.name, flow, network, vpns, end));
             groups.push(group);
@@ -156,24 +157,24 @@ impl Builder<'_, '_> {
     /// Reports settings of a transport other than the flow's.
     fn check_settings(&mut self, flow: &FlowTable) {
         let transport = flow.transport.value;
-        let name = crate::table::word(transport);
+        let name = || crate::table::word(transport);
         if let Some(tcp) = flow.tcp.as_ref().filter(|tcp| tcp.own)
             && transport != flow::TransportChoice::Tcp
         {
-            let message = format!("`tcp` has no effect: this flow's transport is \"{name}\"");
+            let message = format!("`tcp` has no effect: this flow's transport is \"{}\"", name());
             self.problems.push(tcp.place, message);
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| udp.own)
             && !matches!(transport, flow::TransportChoice::Udp | flow::TransportChoice::UdpUnreachable)
         {
-            let message = format!("`udp` has no effect: this flow's transport is \"{name}\"");
+            let message = format!("`udp` has no effect: this flow's transport is \"{}\"", name());
             self.problems.push(udp.place, message);
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| udp.own && udp.pacing == flow::Pacing::Spin)
             && transport == flow::TransportChoice::UdpUnreachable
         {
             self.problems
-                .push(udp.place, format!("`pacing` has no effect: this flow's transport is \"{name}\""));
+                .push(udp.place, format!("`pacing` has no effect: this flow's transport is \"{}\"", name()));
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| !udp.checksum)
             && flow.ip.value == IpVersion::V6
@@ -182,7 +183,7 @@ impl Builder<'_, '_> {
         }
         let Some(multicast) = &flow.multicast else { return };
         if transport != flow::TransportChoice::Multicast && multicast.own {
-            let message = format!("`multicast` has no effect: this flow's transport is \"{name}\"");
+            let message = format!("`multicast` has no effect: this flow's transport is \"{}\"", name());
             self.problems.push_help(multicast.place, message, "set transport = \"multicast\"");
         }
         if let Some(group) = &multicast.group
@@ -213,10 +214,12 @@ impl Builder<'_, '_> {
         vpn: Option<&PlacedVpn>,
     ) -> Option<Vec<Hop>> {
         let Some(via) = ends.via else {
-            let Some(vpn) = vpn else { return self.shortest(network, from, to, ends.to.place) };
+            let Some(vpn) = vpn else {
+                return self.shortest(network, from, to, ends.to.place).map(|path| path.to_vec());
+            };
             let access = self.shortest(network, from, vpn.ingress, ends.from.place)?;
             let last = self.shortest(network, vpn.egress, to, ends.to.place)?;
-            let path = [access, vpn.path.clone(), last].concat();
+            let path = [&access[..], &vpn.path, &last].concat();
             return self.without_loop(ends, network, from, path);
         };
         let (nodes, path) = self.explicit_path(network, from, via, to)?;
@@ -250,11 +253,9 @@ impl Builder<'_, '_> {
         from: usize,
         path: Vec<Hop>,
     ) -> Option<Vec<Hop>> {
-        let links = &self.file.link.0;
         let mut seen = vec![from];
         for hop in &path {
-            let ends_of_link = &links[hop.link].value.as_ref()?.ends;
-            let next = self.file.node.index(&ends_of_link[1 - hop.direction].value.0)?;
+            let next = network.hop_ends(*hop)[1];
             if seen.contains(&next) {
                 let message =
                     format!("the path through the VPN's PEs would visit `{}` twice", network.names[next]);
@@ -337,14 +338,7 @@ impl Builder<'_, '_> {
         table: Option<&Located<flow::TcpTable>>,
         place: SourceRange,
     ) -> Option<tcp::TcpConfig> {
-        let default;
-        let tcp = match table {
-            Some(tcp) => &tcp.value,
-            None => {
-                default = default_tcp();
-                &default
-            }
-        };
+        let tcp = table.map_or(default_tcp(), |table| &table.value);
         let algorithm = self.algorithm(&tcp.algorithm, Some(tcp))?;
         if tcp.algorithm.value != Algorithm::Aimd {
             let increase = tcp.increase.as_ref().filter(|a| a.own).map(|a| a.place);
@@ -399,7 +393,7 @@ impl Builder<'_, '_> {
 
     fn traffic(&mut self, flow: &FlowTable, transport: Option<&FlowTransport>) -> Option<FlowTraffic> {
         let place = flow.traffic.place;
-        let name = crate::table::word(flow.transport.value);
+        let name = || crate::table::word(flow.transport.value);
         let stream = matches!(flow.transport.value, flow::TransportChoice::Tcp | flow::TransportChoice::Quic);
         let tcp =
             PacketFraming { stream, headers: u64::from(flow.ip.value.header() + netstage_wire::UDP_HEADER) };
@@ -445,8 +439,9 @@ impl Builder<'_, '_> {
                 let application = self.application(application, place)?;
                 let Some(carriage) = transport?.carriage() else {
                     let message = format!(
-                        "application \"{}\" cannot run over transport \"{name}\"",
-                        application.name()
+                        "application \"{}\" cannot run over transport \"{}\"",
+                        application.name(),
+                        name()
                     );
                     let help =
                         "use \"tcp\", \"quic\" or \"udp\", or a pattern such as \"cbr\" or \"poisson\"";
@@ -455,8 +450,9 @@ impl Builder<'_, '_> {
                 };
                 if let Err(error) = application.check(carriage) {
                     let message = format!(
-                        "\"{}\" cannot run over {name} with these settings: {error}",
-                        application.name()
+                        "\"{}\" cannot run over {} with these settings: {error}",
+                        application.name(),
+                        name()
                     );
                     self.problems.push(place, message);
                     return None;
@@ -505,11 +501,14 @@ fn payload_rate(ip: BitRate, packet: u64, headers: u64) -> BitRate {
     BitRate(((rate * packet + size / 2) / size) as u64)
 }
 
-fn default_tcp() -> flow::TcpTable {
+fn default_tcp() -> &'static flow::TcpTable {
     use crate::table::Decode;
-    let empty = crate::tree::TomlNode::empty_table(SourceRange::new(0, 0..0));
-    flow::TcpTable::decode(&empty, &mut crate::error::Problems::default())
-        .expect("every field of tcp has a default")
+    static DEFAULT: OnceLock<flow::TcpTable> = OnceLock::new();
+    DEFAULT.get_or_init(|| {
+        let empty = crate::tree::TomlNode::empty_table(SourceRange::new(0, 0..0));
+        flow::TcpTable::decode(&empty, &mut crate::error::Problems::default())
+            .expect("every field of tcp has a default")
+    })
 }
 
 #[cfg(test)]

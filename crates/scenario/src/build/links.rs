@@ -17,12 +17,11 @@ impl Builder<'_, '_> {
         end: Option<Instant>,
     ) -> Option<Vec<LinkPlan>> {
         let mut links = Vec::with_capacity(self.file.link.0.len());
-        for member in &self.file.link.0 {
+        for (index, member) in self.file.link.0.iter().enumerate() {
             let link = member.value.as_ref()?;
-            let ends = self.ends(link)?;
-            let directions = [0, 1].map(|d| {
-                self.direction(&member.name, &link.directions[d], &network.names[ends[d]], weights, end)
-            });
+            let ends = network.ends[index]?;
+            let directions =
+                [0, 1].map(|d| self.direction(&member.name, &link.directions[d], ends[d], weights, end));
             let [Some(forward), Some(reverse)] = directions else { continue };
             links.push(LinkPlan {
                 name: member.name.clone(),
@@ -38,11 +37,11 @@ impl Builder<'_, '_> {
         &mut self,
         link: &str,
         direction: &LinkDirectionTable,
-        sender: &str,
+        sender: usize,
         weights: &[f64],
         end: Option<Instant>,
     ) -> Option<link::LinkDirectionConfig> {
-        let port = self.file.node.index(sender).and_then(|index| self.file.node.0[index].value.as_ref());
+        let port = self.file.node.0[sender].value.as_ref();
         let port_buffer = port.and_then(|p| p.buffer).filter(|_| !direction.buffer.own);
         let port_queue = port.and_then(|p| p.queue.as_ref()).filter(|_| !direction.queue.own);
         let buffer = port_buffer.unwrap_or(direction.buffer.value);

@@ -24,6 +24,7 @@ use crate::table::{Decode, List, Located, NamedTable, NamedTables};
 use crate::trace::TraceFiles;
 use netstage_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// Tables of a plan, and the problems, warnings and traces found in the process.
 pub(crate) struct Builder<'a, 'b> {
@@ -31,15 +32,30 @@ pub(crate) struct Builder<'a, 'b> {
     pub problems: &'a mut Problems,
     pub warnings: &'a mut BTreeSet<String>,
     pub traces: &'a mut TraceFiles<'b>,
+    /// Graph of the plan built before.
+    pub graph: &'a mut Option<Rc<NodeGraph>>,
 }
 
-/// Nodes by index, and their adjacency.
-struct NodeGraph {
+/// Nodes and links by index, and the adjacency of the nodes.
+pub(crate) struct NodeGraph {
     kinds: Vec<NodeKind>,
     names: Vec<String>,
+    /// Nodes at the ends of each link; `None` for a link with faults. Otherwise a missing path is not reported.
+    ends: Vec<Option<[usize; 2]>>,
     topology: NodeAdjacency,
-    /// Every link was read. Otherwise a missing path is not reported.
-    complete: bool,
+}
+
+impl NodeGraph {
+    /// Returns whether every link was read.
+    fn is_complete(&self) -> bool {
+        self.ends.iter().all(Option::is_some)
+    }
+
+    /// Returns the nodes at the start and the end of a hop of a path.
+    fn hop_ends(&self, hop: Hop) -> [usize; 2] {
+        let ends = self.ends[hop.link].expect("a path has links without faults");
+        [ends[hop.direction], ends[1 - hop.direction]]
+    }
 }
 
 impl Builder<'_, '_> {
@@ -56,15 +72,15 @@ impl Builder<'_, '_> {
             }
         };
         let duration = head.and_then(|(head, place)| self.duration(head, place));
-        let network = self.network();
-        self.check_node_settings(&network);
+        let network = &*self.network();
+        self.check_node_settings(network);
         let end = duration.map(|d| if d == Duration::ZERO { Instant::NEVER } else { Instant(d.0) });
-        let vpns = self.vpns(&network);
-        let mut flows = self.flows(&network, &vpns, end);
-        flows.extend(self.services(&network, &vpns, end));
-        let tests = self.tests(&network, &vpns);
-        let tunnels = self.tunnels(&network, &vpns, &flows, &tests);
-        let routing = self.routing(&network);
+        let vpns = self.vpns(network);
+        let mut flows = self.flows(network, &vpns, end);
+        flows.extend(self.services(network, &vpns, end));
+        let tests = self.tests(network, &vpns);
+        let tunnels = self.tunnels(network, &vpns, &flows, &tests);
+        let routing = self.routing(network);
         if self.file.flow.0.is_empty() && !self.has_programs() && self.file.test.0.is_empty() {
             self.problems.push_help(
                 top,
@@ -73,7 +89,7 @@ impl Builder<'_, '_> {
             );
         }
         let measure = self.measure(duration);
-        let nodes = self.nodes(&network);
+        let nodes = self.nodes(network);
         if self.problems.found() > before {
             return None;
         }
@@ -81,7 +97,7 @@ impl Builder<'_, '_> {
         let tests: Vec<_> = tests.into_iter().collect::<Option<_>>()?;
         let weights = self.weights(&vpns, &flows)?;
         let vpns = self.finish_vpns(vpns, &weights)?;
-        let links = self.links(&network, &weights, end)?;
+        let links = self.links(network, &weights, end)?;
         let plan = Plan {
             title: head?.0.title.clone(),
             duration: duration?,
@@ -120,7 +136,7 @@ impl Builder<'_, '_> {
     /// Returns whether any service has a flow of its own. Routing daemons have none.
     fn has_programs(&self) -> bool {
         let mut services = self.file.service.0.iter();
-        services.any(|member| !matches!(member.value, Some(ServiceTable::Frr(_))))
+        services.any(|member| !matches!(member.value.as_deref(), Some(ServiceTable::Frr(_))))
     }
 
     fn nodes(&mut self, network: &NodeGraph) -> Vec<NodePlan> {
@@ -133,7 +149,7 @@ impl Builder<'_, '_> {
         let node = |(member, kind): (&NamedTable<NodeTable>, &NodeKind)| NodePlan {
             name: member.name.clone(),
             kind: *kind,
-            device: member.value.as_ref().and_then(device),
+            device: member.value.as_deref().and_then(device),
             arp_timeout: member.value.as_ref().and_then(|node| Some(node.arp_timeout.as_ref()?.value.0)),
             placement: places.remove(&member.name),
         };
@@ -158,7 +174,8 @@ impl Builder<'_, '_> {
         }
     }
 
-    fn network(&mut self) -> NodeGraph {
+    /// Returns the graph. It is that of the plan before, which knows its paths, if the two are equal.
+    fn network(&mut self) -> Rc<NodeGraph> {
         let nodes = &self.file.node;
         let kinds: Vec<NodeKind> = nodes
             .0
@@ -166,17 +183,23 @@ impl Builder<'_, '_> {
             // A node that was not read counts as a router, which causes no further problems.
             .map(|member| member.value.as_ref().map_or(NodeKind::Router, |node| node.kind.value.0))
             .collect();
-        let mut joined = Vec::new();
-        for (index, member) in self.file.link.0.iter().enumerate() {
-            let Some(link) = &member.value else { continue };
-            if let Some(ends) = self.ends(link) {
-                self.check_lan(link, ends.map(|end| kinds[end]));
-                joined.push((index, ends));
-            }
+        let link_ends = self.file.link.0.iter().map(|member| {
+            let link = member.value.as_ref()?;
+            let ends = self.ends(link)?;
+            self.check_lan(link, ends.map(|end| kinds[end]));
+            Some(ends)
+        });
+        let ends: Vec<Option<[usize; 2]>> = link_ends.collect();
+        let is_equal = |graph: &&mut Rc<NodeGraph>| {
+            graph.kinds == kinds && graph.ends == ends && graph.names.iter().eq(nodes.names())
+        };
+        if let Some(graph) = self.graph.as_mut().filter(is_equal) {
+            return Rc::clone(graph);
         }
+        let joined = ends.iter().enumerate().filter_map(|(link, ends)| Some((link, (*ends)?)));
+        let topology = NodeAdjacency::new(&kinds, joined);
         let names = nodes.names().map(str::to_owned).collect();
-        let complete = joined.len() == self.file.link.0.len();
-        NodeGraph { complete, topology: NodeAdjacency::new(&kinds, joined), kinds, names }
+        Rc::clone(self.graph.insert(Rc::new(NodeGraph { kinds, names, ends, topology })))
     }
 
     fn ends(&mut self, link: &DuplexLink) -> Option<[usize; 2]> {
@@ -233,9 +256,9 @@ impl Builder<'_, '_> {
         from: usize,
         to: usize,
         place: SourceRange,
-    ) -> Option<Vec<Hop>> {
+    ) -> Option<Rc<[Hop]>> {
         let path = network.topology.shortest(from, to);
-        if path.is_none() && network.complete {
+        if path.is_none() && network.is_complete() {
             let message = format!("no path from `{}` to `{}`", network.names[from], network.names[to]);
             self.problems.push_help(
                 place,
@@ -324,6 +347,9 @@ impl Builder<'_, '_> {
     }
 
     fn warn(&mut self, plan: &Plan) {
+        let mut directions = plan.links.iter().flat_map(|link| &link.directions);
+        let any_fails =
+            directions.any(|link| link.schedule.iter().any(|(_, change)| change.up == Some(false)));
         let mut aggressive: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for vpn in &plan.vpns {
             let netstage_core::fair::VpnControl::I2vfc(control) = &vpn.settings.control else { continue };
@@ -349,7 +375,9 @@ impl Builder<'_, '_> {
                     flow.count - 1
                 ));
             }
-            self.warn_of_cut(plan, flow);
+            if any_fails {
+                self.warn_of_cut(plan, flow);
+            }
         }
     }
 

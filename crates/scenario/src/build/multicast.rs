@@ -42,7 +42,8 @@ impl Builder<'_, '_> {
                 return None;
             }
             receivers.push(to);
-            branches.push(Branch { to, path: self.shortest(network, flow_path.from, to, named.place)? });
+            branches
+                .push(Branch { to, path: self.shortest(network, flow_path.from, to, named.place)?.to_vec() });
         }
         if flow.transport.value == flow::TransportChoice::Multicast {
             self.check_tree(flow, network, flow_path, &branches)?;
@@ -91,7 +92,7 @@ impl Builder<'_, '_> {
         arrivals: &mut Arrivals,
     ) -> Option<()> {
         for hop in path {
-            let node = self.hop_end(*hop)?;
+            let node = network.hop_ends(*hop)[1];
             if matches!(network.kinds[node], NodeKind::Lan) {
                 let message =
                     format!("the path to `{}` crosses the LAN `{}`", named.value.0, network.names[node]);
@@ -111,12 +112,6 @@ impl Builder<'_, '_> {
             }
         }
         Some(())
-    }
-
-    /// Returns the node at the end of a hop.
-    fn hop_end(&self, hop: Hop) -> Option<usize> {
-        let ends = &self.file.link.0[hop.link].value.as_ref()?.ends;
-        self.file.node.index(&ends[1 - hop.direction].value.0)
     }
 
     /// Reports a group that routers never forward, if the flow crosses a router.

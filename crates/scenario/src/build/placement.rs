@@ -10,7 +10,7 @@ impl Builder<'_, '_> {
     /// Returns the placements of `[place]`, by node name.
     pub(super) fn places(&mut self, network: &NodeGraph) -> BTreeMap<String, NodePlacement> {
         let mut places: BTreeMap<String, NodePlacement> = BTreeMap::new();
-        for member in &self.file.place.0 {
+        for member in self.file.place.0.iter() {
             let Some(place) = &member.value else { continue };
             let Some(node) = self.reference(&self.file.node, &member.name, member.place, "node") else {
                 continue;
@@ -63,7 +63,7 @@ impl Builder<'_, '_> {
         kind: NodeKind,
     ) -> BTreeMap<String, LinkAttachment> {
         let mut interfaces = BTreeMap::new();
-        for member in &table.0 {
+        for member in table.0.iter() {
             let Some(attachment) = &member.value else { continue };
             let Some(link) = self.reference(&self.file.link, &member.name, member.place, "link") else {
                 continue;

@@ -16,7 +16,7 @@ impl Builder<'_, '_> {
     /// Returns the routing service, if the file has one; `None` if problems were reported.
     pub(super) fn routing(&mut self, network: &NodeGraph) -> Option<Option<RoutingService>> {
         let file = self.file;
-        let services = file.service.0.iter().filter_map(|member| match &member.value {
+        let services = file.service.0.iter().filter_map(|member| match member.value.as_deref() {
             Some(ServiceTable::Frr(frr)) => Some((member, frr)),
             _ => None,
         });
@@ -44,7 +44,7 @@ impl Builder<'_, '_> {
             self.check_router(network, node, named.place);
         }
         let mut edges = Vec::new();
-        for member in &frr.edges.0 {
+        for member in frr.edges.0.iter() {
             let Some(node) = self.file.node.index(&member.name) else {
                 let help = did_you_mean(&member.name, self.file.node.names());
                 let message = format!("unknown node `{}`", member.name.escape_debug());
@@ -58,7 +58,7 @@ impl Builder<'_, '_> {
             self.check_router(network, node, member.place);
             let Some(system) = &member.value else { continue };
             edges.push(EdgeRouter { node, system: system.0 as u32 });
-            if !core.is_empty() && !is_attached(&self.link_ends(), node, &core) {
+            if !core.is_empty() && !is_attached(network, node, &core) {
                 let message = format!("no link connects `{}` to the core", member.name);
                 self.problems.push_help(member.place, message, "an edge needs a link to a core router");
             }
@@ -107,8 +107,7 @@ impl Builder<'_, '_> {
         place: SourceRange,
         network: &NodeGraph,
     ) {
-        let links = self.link_ends();
-        let mut attached = edges.iter().filter(|edge| is_attached(&links, edge.node, core));
+        let mut attached = edges.iter().filter(|edge| is_attached(network, edge.node, core));
         let Some(first) = attached.next().map(|edge| edge.node) else { return };
         let mut reached = BTreeSet::from([first]);
         let mut pending = vec![first];
@@ -117,8 +116,7 @@ impl Builder<'_, '_> {
             if node != first && !core.contains(&node) {
                 continue;
             }
-            let neighbors = links.iter().filter(|ends| ends.contains(&node)).flatten();
-            pending.extend(neighbors.copied().filter(|end| reached.insert(*end)));
+            pending.extend(network.topology.neighbors(node).filter(|end| reached.insert(*end)));
         }
         if let Some(edge) = attached.find(|edge| !reached.contains(&edge.node)) {
             let [first, other] = [first, edge.node].map(|node| &network.names[node]);
@@ -129,13 +127,10 @@ impl Builder<'_, '_> {
 
     /// Returns the LAN that connects all edges.
     fn common_lan(&mut self, frr: &Frr, edges: &[EdgeRouter], network: &NodeGraph) -> Option<usize> {
-        let links = self.link_ends();
         let is_lan = |node: &usize| matches!(network.kinds[*node], NodeKind::Lan);
         let lans = (0..network.kinds.len()).filter(is_lan);
         let missing_edge = |lan: usize| {
-            let is_on = |edge: &&EdgeRouter| {
-                links.iter().any(|ends| ends.contains(&edge.node) && ends.contains(&lan))
-            };
+            let is_on = |edge: &&EdgeRouter| network.topology.neighbors(edge.node).any(|node| node == lan);
             edges.iter().find(|edge| !is_on(edge))
         };
         let nearest = lans.map(|lan| (lan, missing_edge(lan))).min_by_key(|(_, missing)| missing.is_some());
@@ -161,25 +156,17 @@ impl Builder<'_, '_> {
         place: SourceRange,
         network: &NodeGraph,
     ) {
-        let links = self.link_ends();
         let driven = core.iter().copied().chain(edges.iter().map(|edge| edge.node));
         for node in driven {
-            let others = links.iter().filter(|ends| ends.contains(&node)).flatten();
-            let mut others =
-                others.filter(|end| matches!(network.kinds[**end], NodeKind::Lan) && lan != Some(**end));
-            if let Some(other) = others.next() {
-                let [node, other] = [node, *other].map(|node| &network.names[node]);
+            let mut others = network.topology.neighbors(node);
+            if let Some(other) =
+                others.find(|end| matches!(network.kinds[*end], NodeKind::Lan) && lan != Some(*end))
+            {
+                let [node, other] = [node, other].map(|node| &network.names[node]);
                 let message = format!("`{node}` is connected to the LAN `{other}`, on which no daemon runs");
                 self.problems.push_help(place, message, "put a router between them");
             }
         }
-    }
-
-    fn link_ends(&self) -> Vec<[usize; 2]> {
-        let file = self.file;
-        let links = file.link.0.iter().filter_map(|member| member.value.as_ref());
-        let index = |name: &Located<NodeName>| file.node.index(&name.value.0);
-        links.filter_map(|link| Some([index(&link.ends[0])?, index(&link.ends[1])?])).collect()
     }
 
     fn check_router(&mut self, network: &NodeGraph, node: usize, place: SourceRange) {
@@ -205,6 +192,6 @@ impl Builder<'_, '_> {
 }
 
 /// Returns whether a link connects a node to a core router.
-fn is_attached(links: &[[usize; 2]], node: usize, core: &[usize]) -> bool {
-    links.iter().any(|ends| ends.contains(&node) && ends.iter().any(|end| core.contains(end)))
+fn is_attached(network: &NodeGraph, node: usize, core: &[usize]) -> bool {
+    core.contains(&node) || network.topology.neighbors(node).any(|neighbor| core.contains(&neighbor))
 }

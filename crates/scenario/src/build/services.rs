@@ -25,13 +25,13 @@ impl Builder<'_, '_> {
     ) -> Vec<Option<FlowGroup>> {
         let file = self.file;
         let mut services = Vec::with_capacity(file.service.0.len());
-        for member in &file.service.0 {
+        for member in file.service.0.iter() {
             if file.flow.index(&member.name).is_some() {
                 let message = format!("a flow is already named `{}`", member.name);
                 let help = "flows and services are subjects of the same metrics: choose another name";
                 self.problems.push_help(member.place, message, help);
             }
-            match &member.value {
+            match member.value.as_deref() {
                 Some(ServiceTable::Ftp(ftp)) => {
                     services.push(self.ftp(&member.name, ftp, network, vpns, end))
                 }

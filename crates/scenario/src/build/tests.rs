@@ -215,7 +215,7 @@ impl Builder<'_, '_> {
                 delay,
                 delay_variation,
                 loss_ratio,
-            } = member.value.as_ref()?;
+            } = member.value.as_deref()?;
             Some(ServiceUnderTest {
                 name: member.name.clone(),
                 frame: FrameSize::ethernet_udp(frame_size.0 as u32),

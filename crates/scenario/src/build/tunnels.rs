@@ -27,16 +27,15 @@ impl Builder<'_, '_> {
         let file = self.file;
         for (member, vpn) in file.vpn.0.iter().zip(vpns) {
             let hops = vpn.iter().flat_map(|vpn| vpn.path.iter().chain(&vpn.reverse));
-            let nodes: Vec<usize> = hops.filter_map(|hop| self.hop_start(*hop)).collect();
             let is_gateway = |node: &usize| matches!(network.kinds[*node], NodeKind::Gateway(_));
-            if let Some(node) = nodes.into_iter().find(is_gateway) {
+            if let Some(node) = hops.map(|hop| network.hop_ends(*hop)[0]).find(is_gateway) {
                 let message =
                     format!("the path between this VPN's PEs crosses the gateway `{}`", network.names[node]);
                 self.problems.push_help(member.place, message, "put gateways outside the PEs");
             }
         }
         let flow_places = file.flow.0.iter().map(|member| member.place);
-        let service_places = file.service.0.iter().filter(|member| has_flow(&member.value));
+        let service_places = file.service.0.iter().filter(|member| has_flow(member.value.as_deref()));
         let places = flow_places.chain(service_places.map(|member| member.place));
         let flows = flows.iter().zip(places).filter_map(|(flow, place)| Some((flow.as_ref()?, place, true)));
         let test_places = file.test.0.iter().map(|member| member.place);
@@ -103,10 +102,10 @@ impl Builder<'_, '_> {
         bounded: bool,
         tunnels: &mut BTreeMap<[usize; 2], GatewayTunnel>,
     ) {
-        let starts = path.iter().map(|hop| self.hop_start(*hop)).enumerate();
+        let starts = path.iter().map(|hop| network.hop_ends(*hop)[0]).enumerate();
         let passed: Vec<(usize, usize, GatewaySoftware)> = starts
-            .filter_map(|(at, node)| match network.kinds[node?] {
-                NodeKind::Gateway(software) => Some((at, node?, software)),
+            .filter_map(|(at, node)| match network.kinds[node] {
+                NodeKind::Gateway(software) => Some((at, node, software)),
                 _ => None,
             })
             .collect();
@@ -198,12 +197,6 @@ impl Builder<'_, '_> {
         self.problems.push_help(place, message, "use a smaller `max_segment_size` or `packet`");
     }
 
-    /// Returns the node at the start of a hop, or `None` if its link was not read.
-    fn hop_start(&self, hop: Hop) -> Option<usize> {
-        let link = self.file.link.0[hop.link].value.as_ref()?;
-        self.file.node.index(&link.ends[hop.direction].value.0)
-    }
-
     fn protection(&self, node: usize, software: GatewaySoftware) -> Option<Protection> {
         let cipher = self.file.node.0[node].value.as_ref()?.cipher.as_ref();
         software.protection(cipher.map(|cipher| cipher.value))
@@ -222,7 +215,7 @@ impl Builder<'_, '_> {
 }
 
 /// Returns whether a service has a flow of its own.
-fn has_flow(service: &Option<crate::file::service::ServiceTable>) -> bool {
+fn has_flow(service: Option<&crate::file::service::ServiceTable>) -> bool {
     !matches!(service, Some(crate::file::service::ServiceTable::Frr(_)))
 }
 

@@ -39,7 +39,7 @@ impl Builder<'_, '_> {
                 }
                 let path = match &vpn.via {
                     Some(via) => self.explicit_path(network, ingress, via, egress)?.1,
-                    None => self.shortest(network, ingress, egress, vpn.egress.place)?,
+                    None => self.shortest(network, ingress, egress, vpn.egress.place)?.to_vec(),
                 };
                 let reverse = match &vpn.reverse_via {
                     Some(via) => self.explicit_path(network, egress, via, ingress)?.1,

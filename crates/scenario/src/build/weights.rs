@@ -60,7 +60,7 @@ impl Builder<'_, '_> {
     /// Returns the capacity of each direction of each link, minus the mean rate of background flows.
     fn capacity_beside_background(&mut self, flows: &[FlowGroup]) -> Option<Vec<f64>> {
         let mut capacity = Vec::with_capacity(2 * self.file.link.0.len());
-        for member in &self.file.link.0 {
+        for member in self.file.link.0.iter() {
             let link = member.value.as_ref()?;
             capacity.extend(link.directions.iter().map(|d| d.rate.as_f64()));
         }

@@ -310,7 +310,7 @@ impl Decode for ReportWithin {
 
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let bounds = 1_000_000..=500_000_000;
-        bounded(node, &[Dimension::Time], bounds, "from 1 ms to 500 ms", problems)
+        bounded(node, &[Dimension::Time], bounds, format_args!("from 1 ms to 500 ms"), problems)
             .map(|(_, nanoseconds)| ReportWithin(Duration(nanoseconds)))
     }
 }
@@ -326,7 +326,7 @@ impl Decode for IdleProbe {
 
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let bounds = 1_000_000_000..=3_600_000_000_000;
-        bounded(node, &[Dimension::Time], bounds, "from 1 s to 3600 s", problems)
+        bounded(node, &[Dimension::Time], bounds, format_args!("from 1 s to 3600 s"), problems)
             .map(|(_, nanoseconds)| IdleProbe(Duration(nanoseconds)))
     }
 }

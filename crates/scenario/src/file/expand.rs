@@ -1,15 +1,24 @@
 //! Expansion of VPNs with a `count`, and of their flows.
 
-use super::ScenarioFile;
+use super::control::VpnTable;
+use super::{FlowTable, ScenarioFile};
 use crate::error::Problems;
 use crate::table::{Located, NamedTable, NamedTables};
 use netstage_core::time::Duration;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-/// Replaces every VPN with a `count` by that number of VPNs, and replicates its flows for each of them.
-pub(crate) fn expand(file: &mut ScenarioFile, problems: &mut Problems) {
+/// Tables before and after their expansion.
+pub(crate) struct Expansion {
+    vpn: [NamedTables<VpnTable>; 2],
+    flow: [NamedTables<FlowTable>; 2],
+}
+
+/// Replaces every VPN with a `count` by that number of VPNs, and replicates its flows for each of them. The result is
+/// `last` if the tables are the same.
+pub(crate) fn expand(file: &mut ScenarioFile, last: &mut Option<Expansion>, problems: &mut Problems) {
     let mut counts = BTreeMap::new();
-    for member in &file.vpn.0 {
+    for member in file.vpn.0.iter() {
         if let Some(count) = member.value.as_ref().and_then(|vpn| vpn.count) {
             counts.insert(member.name.clone(), count.0);
         }
@@ -17,6 +26,13 @@ pub(crate) fn expand(file: &mut ScenarioFile, problems: &mut Problems) {
     if counts.is_empty() {
         return;
     }
+    let is_same = |last: &&mut Expansion| last.vpn[0].is_same(&file.vpn) && last.flow[0].is_same(&file.flow);
+    if let Some(last) = last.as_mut().filter(is_same) {
+        file.vpn = last.vpn[1].clone();
+        file.flow = last.flow[1].clone();
+        return;
+    }
+    let (found, vpn, flow) = (problems.found(), file.vpn.clone(), file.flow.clone());
     let rename = |name: &mut Located<_>, number| rename(name, &counts, number);
     replicate(
         &mut file.vpn,
@@ -27,13 +43,15 @@ pub(crate) fn expand(file: &mut ScenarioFile, problems: &mut Problems) {
             vpn.back.iter_mut().for_each(|back| rename(back, number));
         },
     );
-    let count = |flow: &super::FlowTable| counts.get(&flow.vpn.as_ref()?.value.0).copied();
+    let count = |flow: &FlowTable| counts.get(&flow.vpn.as_ref()?.value.0).copied();
     replicate(&mut file.flow, problems, count, |flow, number| {
         flow.vpn.iter_mut().for_each(|vpn| rename(vpn, number));
         // The stagger continues from the flows of the previous VPN.
         let before = (number - 1) * flow.count.value.0;
         flow.start.value = flow.start.value + Duration(flow.stagger.0.saturating_mul(before));
     });
+    *last = (problems.found() == found)
+        .then(|| Expansion { vpn: [vpn, file.vpn.clone()], flow: [flow, file.flow.clone()] });
 }
 
 fn rename(name: &mut Located<crate::scalar::VpnName>, counts: &BTreeMap<String, u64>, number: u64) {
@@ -54,14 +72,14 @@ fn replicate<T: Clone>(
     change: impl Fn(&mut T, u64),
 ) {
     let mut all: Vec<NamedTable<T>> = Vec::new();
-    for member in std::mem::take(&mut members.0) {
-        let Some(count) = member.value.as_ref().and_then(&count) else {
-            all.push(member);
+    for member in members.0.iter() {
+        let Some(count) = member.value.as_deref().and_then(&count) else {
+            all.push(member.clone());
             continue;
         };
         for number in 1..=count {
             let mut copy = NamedTable { name: numbered(&member.name, number), ..member.clone() };
-            copy.value.iter_mut().for_each(|value| change(value, number));
+            copy.value.iter_mut().for_each(|value| change(Rc::make_mut(value), number));
             all.push(copy);
         }
     }
@@ -71,7 +89,7 @@ fn replicate<T: Clone>(
         problems.push_help(pair[1].place, message, "rename one of the two");
     }
     all.dedup_by(|a, b| a.name == b.name);
-    members.0 = all;
+    members.0 = Rc::new(all);
 }
 
 #[cfg(test)]

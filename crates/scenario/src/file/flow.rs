@@ -8,8 +8,8 @@ use crate::scalar::{
     AboveOne, BoundedCount, BoundedSize, FilePath, Fraction, GroupAddress, NodeName, Positive,
     PositiveDuration, VpnName,
 };
-use crate::table::{Decode, List, Located, OneOrMore, choice, merge, table, tagged};
-use crate::tree::{TomlNode, TomlTable, TomlValue};
+use crate::table::{Decode, List, Located, OneOrMore, choice, disowned, merge, table, tagged};
+use crate::tree::{TomlNode, TomlTable};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
@@ -395,17 +395,9 @@ table! {
 }
 
 /// Merges `[defaults.tcp]` into the `tcp` table of a flow or test over TCP.
-pub(crate) fn apply_tcp_defaults(flow: &mut TomlNode, tcp: &TomlNode) {
-    let place = tcp.place;
-    let TomlValue::Table(fields) = &mut flow.value else { return };
-    if fields.get("tcp").is_none() {
-        fields.insert(
-            "tcp",
-            place,
-            TomlNode { value: TomlValue::Table(TomlTable::default()), place, own: false },
-        );
-    }
-    if let Some(own) = fields.get_mut("tcp") {
-        merge(own, tcp, &TcpTable::kind());
+pub(crate) fn apply_tcp_defaults(flow: &mut TomlTable, tcp: &TomlNode) {
+    match flow.get_mut("tcp") {
+        Some(own) => merge(own, tcp, &TcpTable::kind()),
+        None => flow.insert("tcp", tcp.place, disowned(tcp)),
     }
 }

@@ -13,14 +13,15 @@ pub(crate) mod test;
 use crate::error::Problems;
 use crate::scalar::{BoundedCount, PositiveDuration};
 use crate::table::{
-    self, Decode, Lenient, Located, NamedTables, ValueKind, merge, refuse_unknown_keys, table,
+    self, Decode, Lenient, Located, NamedTables, ValueKind, merge_tables, refuse_unknown_keys, table,
 };
-use crate::tree::TomlNode;
+use crate::tree::{TomlNode, TomlTable};
 use control::VpnTable;
 use flow::{FlowTable, TcpTable};
 use network::{DuplexLink, NodeTable};
 use place::PlacementTable;
 use service::ServiceTable;
+use std::rc::Rc;
 use std::sync::OnceLock;
 use study::{ExpectTable, MeasureTable, PlotTable, Sweep, VariantTable};
 use test::TestTable;
@@ -122,43 +123,45 @@ pub(crate) fn root_kind() -> &'static ValueKind {
     ROOT.get_or_init(ScenarioFile::kind)
 }
 
-/// Merges `[defaults]` into the tables.
+/// The change of a table that adds its defaults.
+struct AddDefaults;
+
+/// Merges `[defaults]` into the tables. Unchanged tables with unchanged defaults are merged once.
 pub(crate) fn apply_defaults(root: &mut TomlNode) {
     let Some(defaults) = root.get("defaults").cloned() else { return };
-    let tcp = defaults.get("tcp").cloned();
+    let present = |name| defaults.get(name).filter(|default| default.table().is_some());
     for name in ["node", "link", "vpn", "flow", "service", "test"] {
-        let Some(members) = root_members(root, name) else { continue };
-        let kind = root_kind().field(name).and_then(|named| named.field("")).expect("a table of names");
-        for entry in members {
-            if entry.node.table().is_none() {
-                continue;
-            }
-            if let Some(default) = defaults.get(name).filter(|d| d.table().is_some()) {
-                merge(&mut entry.node, default, &kind);
-            }
-            let carried_by_tcp = match name {
-                "flow" => entry.node.get("transport").is_none_or(|t| t.text() == Some("tcp")),
-                "service" => {
-                    let program = entry.node.get("program");
-                    program.is_some_and(|program| matches!(program.text(), Some("ftp" | "iscsi")))
-                }
-                "test" => {
-                    let kind = entry.node.get("kind");
-                    kind.is_some_and(|kind| matches!(kind.text(), Some("rfc6349" | "tcp-window")))
-                }
-                _ => false,
-            };
-            if let Some(tcp) = tcp.as_ref().filter(|tcp| carried_by_tcp && tcp.table().is_some()) {
-                flow::apply_tcp_defaults(&mut entry.node, tcp);
-            }
+        let default = present(name);
+        let tcp = present("tcp").filter(|_| ["flow", "service", "test"].contains(&name));
+        let under: Vec<&Rc<TomlTable>> = default.into_iter().chain(tcp).filter_map(TomlNode::table).collect();
+        let Some(node) = root.table_mut().and_then(|root| root.get_mut(name)) else { continue };
+        if under.is_empty() {
+            continue;
         }
+        node.change_once::<AddDefaults>(&under, |members| {
+            let kind = root_kind().field(name).and_then(|named| named.field("")).expect("a table of names");
+            for entry in members.entries_mut() {
+                entry.node.change_once::<AddDefaults>(&under, |member| {
+                    if let Some(default) = default.and_then(TomlNode::table) {
+                        merge_tables(member, default, &kind);
+                    }
+                    if let Some(tcp) = tcp.filter(|_| is_carried_by_tcp(name, member)) {
+                        flow::apply_tcp_defaults(member, tcp);
+                    }
+                });
+            }
+        });
     }
 }
 
-fn root_members<'a>(root: &'a mut TomlNode, name: &str) -> Option<&'a mut Vec<crate::tree::TomlEntry>> {
-    let crate::tree::TomlValue::Table(table) = &mut root.value else { return None };
-    match &mut table.get_mut(name)?.value {
-        crate::tree::TomlValue::Table(members) => Some(&mut members.entries),
-        _ => None,
+/// Returns whether `[defaults.tcp]` applies to a member of a table.
+fn is_carried_by_tcp(section: &str, member: &TomlTable) -> bool {
+    let is_one_of = |field, words: &[&str]| {
+        member.get(field).is_some_and(|word| word.text().is_some_and(|word| words.contains(&word)))
+    };
+    match section {
+        "flow" => member.get("transport").is_none() || is_one_of("transport", &["tcp"]),
+        "service" => is_one_of("program", &["ftp", "iscsi"]),
+        _ => is_one_of("kind", &["rfc6349", "tcp-window"]),
     }
 }

@@ -6,12 +6,13 @@ use crate::scalar::{
     BoundedCount, BoundedSize, NodeName, Positive, PositiveDuration, Probability, Weighting, number,
 };
 use crate::table::{Decode, List, Located, NoFields, ValueKind, choice, merge, mismatch, table, tagged};
-use crate::tree::{TomlNode, TomlValue};
+use crate::tree::TomlNode;
 use netstage_core::link::JitterDistribution;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::queue::{CodelConfig, FqCodelConfig};
 use netstage_core::time::Duration;
 use netstage_wire::Cipher;
+use std::rc::Rc;
 
 table! {
     /// Node of the network. An empty table is a host.
@@ -304,9 +305,12 @@ impl Decode for ClassWeights {
     }
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
-        let decoded = table.entries.iter().map(|entry| {
+        let decoded = table.entries().iter().map(|entry| {
             let weight = ClassWeight::decode(&entry.node, problems)?.0;
-            Some((Located { value: entry.key.clone(), place: entry.key_place, own: entry.node.own }, weight))
+            Some((
+                Located { value: entry.key.to_string(), place: entry.key_place, own: entry.node.own },
+                weight,
+            ))
         });
         decoded.collect::<Vec<_>>().into_iter().collect::<Option<Vec<_>>>().map(ClassWeights)
     }
@@ -352,22 +356,22 @@ impl Decode for DuplexLink {
         let back = node.get("reverse").filter(|n| n.table().is_some()).map(|reverse| {
             let mut over = reverse.clone();
             let mut under = node.clone();
-            if let TomlValue::Table(table) = &mut under.value {
+            if let Some(table) = under.table_mut() {
                 table.remove("ends");
                 table.remove("kind");
                 table.remove("reverse");
                 // Settings of the link count as set by the reverse direction itself, too.
                 let kind = LinkDirectionTable::kind();
-                let owners: Vec<(String, bool)> =
-                    table.entries.iter().map(|e| (e.key.clone(), e.node.own)).collect();
+                let owners: Vec<(Rc<str>, bool)> =
+                    table.entries().iter().map(|e| (e.key.clone(), e.node.own)).collect();
                 // An unknown field of the link is reported once, for the link.
-                table.entries.retain(|e| kind.field(&e.key).is_some());
-                let overridden: Vec<String> = reverse
+                table.entries_mut().retain(|e| kind.field(&e.key).is_some());
+                let overridden: Vec<Rc<str>> = reverse
                     .table()
-                    .map(|t| t.entries.iter().map(|e| e.key.clone()).collect())
+                    .map(|t| t.entries().iter().map(|e| e.key.clone()).collect())
                     .unwrap_or_default();
                 merge(&mut over, &under, &kind);
-                if let TomlValue::Table(merged) = &mut over.value {
+                if let Some(merged) = over.table_mut() {
                     for (key, own) in owners {
                         if let Some(value) = merged.get_mut(&key).filter(|_| !overridden.contains(&key)) {
                             value.own = own;

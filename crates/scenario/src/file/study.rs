@@ -54,8 +54,8 @@ impl Decode for Assignments {
 
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
-        let assignments = table.entries.iter().map(|entry| Assignment {
-            path: entry.key.clone(),
+        let assignments = table.entries().iter().map(|entry| Assignment {
+            path: entry.key.to_string(),
             place: entry.key_place,
             value: entry.node.clone(),
         });
@@ -89,10 +89,10 @@ impl Decode for Sweep {
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
         let mut swept = Vec::new();
-        for entry in &table.entries {
+        for entry in table.entries() {
             match &entry.node.value {
                 TomlValue::Array(values) if !values.is_empty() => swept.push(SweptValues {
-                    path: entry.key.clone(),
+                    path: entry.key.to_string(),
                     place: entry.key_place,
                     values: values.clone(),
                 }),

@@ -222,7 +222,7 @@ impl Decode for Moderation {
         ValueKind::Quantity(&[Dimension::Time])
     }
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
-        bounded(node, &[Dimension::Time], 0..=1_000_000, "at most 1 ms", problems)
+        bounded(node, &[Dimension::Time], 0..=1_000_000, format_args!("at most 1 ms"), problems)
             .map(|v| Moderation(Duration(v.1)))
     }
 }

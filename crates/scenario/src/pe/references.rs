@@ -37,7 +37,7 @@ pub(super) fn references(file: &PeFile, problems: &mut Problems) -> Option<Vec<R
     };
     let list: Vec<Option<ReferenceConfig>> =
         file.reference.0.iter().map(|member| check(member, problems)).collect();
-    for member in &file.reference.0 {
+    for member in file.reference.0.iter() {
         let Some(number) = member.value.as_ref().map(|reference| &reference.number) else { continue };
         if let Some(holder) = numbers.insert(number.value.0, &member.name) {
             let message = format!("number {} is already used by reference `{holder}`", number.value.0);

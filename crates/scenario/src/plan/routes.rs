@@ -4,13 +4,20 @@
 //! link name. Hosts do not forward. Paths do not change when a link fails.
 
 use super::{Hop, NodeKind};
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+/// Path, or `None` if there is none.
+type ShortestPath = Option<Rc<[Hop]>>;
 
 /// Adjacency of nodes. Nodes and links are indices in the order of their names.
 pub(crate) struct NodeAdjacency {
     forwards: Vec<bool>,
     /// Neighbors of each node in order, each with the first link to it.
     neighbors: Vec<Vec<(usize, Hop)>>,
+    /// Shortest paths found so far.
+    known: RefCell<HashMap<(usize, usize), ShortestPath>>,
 }
 
 /// Reason why an explicit path is invalid.
@@ -35,11 +42,21 @@ impl NodeAdjacency {
             list.sort();
             list.dedup_by_key(|(node, _)| *node);
         }
-        NodeAdjacency { forwards: kinds.iter().map(|k| *k != NodeKind::Host).collect(), neighbors }
+        let forwards = kinds.iter().map(|k| *k != NodeKind::Host).collect();
+        NodeAdjacency { forwards, neighbors, known: RefCell::default() }
+    }
+
+    /// Returns the nodes with a link to a node.
+    pub fn neighbors(&self, node: usize) -> impl Iterator<Item = usize> {
+        self.neighbors[node].iter().map(|(neighbor, _)| *neighbor)
     }
 
     /// Returns the shortest path, or `None` if there is none.
-    pub fn shortest(&self, from: usize, to: usize) -> Option<Vec<Hop>> {
+    pub fn shortest(&self, from: usize, to: usize) -> ShortestPath {
+        self.known.borrow_mut().entry((from, to)).or_insert_with(|| self.search(from, to)).clone()
+    }
+
+    fn search(&self, from: usize, to: usize) -> ShortestPath {
         let mut distance = vec![usize::MAX; self.neighbors.len()];
         distance[to] = 0;
         let mut queue = VecDeque::from([to]);
@@ -66,7 +83,7 @@ impl NodeAdjacency {
             path.push(hop);
             node = neighbor;
         }
-        Some(path)
+        Some(path.into())
     }
 
     /// Returns the path through exactly these nodes.
@@ -109,9 +126,9 @@ mod tests {
     fn ties_are_resolved_by_name() {
         let path = diamond().shortest(0, 4).unwrap();
         let hop = |link, direction| Hop { link, direction };
-        assert_eq!(path, [hop(0, 0), hop(2, 0), hop(5, 0)]);
+        assert_eq!(*path, [hop(0, 0), hop(2, 0), hop(5, 0)]);
         assert_eq!(reversed(&path), [hop(5, 1), hop(2, 1), hop(0, 1)]);
-        assert_eq!(diamond().shortest(4, 0).unwrap(), reversed(&path));
+        assert_eq!(*diamond().shortest(4, 0).unwrap(), reversed(&path));
     }
 
     #[test]

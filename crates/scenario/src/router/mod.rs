@@ -143,7 +143,7 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
     };
     let mut tables = vec![RoutingTableConfig { name: "main".into(), kernel: Some(MAIN) }];
     head.interfaces.0.iter().for_each(|name| add(name, 0, problems));
-    for member in &file.vpn.0 {
+    for member in file.vpn.0.iter() {
         let Some(vpn) = &member.value else { continue };
         if member.name == "main" {
             problems.push_help(
@@ -163,7 +163,7 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
             interface.mpls = true;
         }
     }
-    for member in &file.port.0 {
+    for member in file.port.0.iter() {
         let Some(port) = &member.value else { continue };
         if let Some(interface) = find_interface(&mut interfaces, &member.name, member.place, problems) {
             let mut classes: Vec<TrafficClass> =

@@ -1,7 +1,8 @@
 //! Merging of a table with its defaults.
 
 use super::ValueKind;
-use crate::tree::{TomlNode, TomlTable, TomlValue};
+use crate::tree::{TomlEntry, TomlNode, TomlTable, TomlValue};
+use std::rc::Rc;
 
 /// Adds the fields that `over` lacks from `under`. Tables merge field by field. If `over` has another tag,
 /// nothing is added.
@@ -12,13 +13,17 @@ pub(crate) fn merge(over: &mut TomlNode, under: &TomlNode, kind: &ValueKind) {
     {
         let mut table = TomlTable::default();
         table.insert(shorthand, under.place, under.clone());
-        return merge(
-            over,
-            &TomlNode { value: TomlValue::Table(table), place: under.place, own: false },
-            kind,
-        );
+        let value = TomlValue::Table(Rc::new(table));
+        return merge(over, &TomlNode { value, place: under.place, own: false }, kind);
     }
-    let (TomlValue::Table(upper), TomlValue::Table(lower)) = (&mut over.value, &under.value) else { return };
+    if let (Some(upper), Some(lower)) = (over.table_mut(), under.table()) {
+        merge_tables(upper, lower, kind);
+    }
+}
+
+/// Merges like [`merge`], between tables.
+pub(crate) fn merge_tables(upper: &mut TomlTable, lower: &TomlTable, kind: &ValueKind) {
+    let structure = kind.structure();
     if let Some(ValueKind::Tagged(tagged)) = structure {
         let tag = |table: &TomlTable| table.get(tagged.tag).and_then(|n| n.text().map(str::to_owned));
         let lower_tag = tag(lower).or(tagged.default.map(str::to_owned));
@@ -26,22 +31,27 @@ pub(crate) fn merge(over: &mut TomlNode, under: &TomlNode, kind: &ValueKind) {
             return;
         }
     }
-    for entry in &lower.entries {
-        match (upper.get_mut(&entry.key), structure.and_then(|k| k.field(&entry.key))) {
-            (Some(node), Some(kind)) => merge(node, &entry.node, &kind),
-            (Some(_), None) => {}
-            (None, _) => {
-                let mut node = entry.node.clone();
-                disown(&mut node);
-                upper.insert(&entry.key, entry.key_place, node);
+    for entry in lower.entries() {
+        match upper.get_mut(&entry.key) {
+            Some(node) if node.table().is_some() => {
+                if let Some(kind) = structure.and_then(|kind| kind.field(&entry.key)) {
+                    merge(node, &entry.node, &kind);
+                }
             }
+            Some(_) => {}
+            None => upper.entries_mut().push(TomlEntry { node: disowned(&entry.node), ..entry.clone() }),
         }
     }
 }
 
-fn disown(node: &mut TomlNode) {
-    node.own = false;
-    if let TomlValue::Table(table) = &mut node.value {
-        table.entries.iter_mut().for_each(|entry| disown(&mut entry.node));
-    }
+/// The change of a table that marks its values as defaults.
+struct Disown;
+
+/// Returns a default as the value of a table that does not set it.
+pub(crate) fn disowned(node: &TomlNode) -> TomlNode {
+    let mut node = TomlNode { own: false, ..node.clone() };
+    node.change_once::<Disown>(&[], |table| {
+        table.entries_mut().iter_mut().for_each(|entry| entry.node = disowned(&entry.node));
+    });
+    node
 }

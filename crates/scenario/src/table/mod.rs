@@ -102,7 +102,7 @@ literal_from! {
 impl Literal {
     pub fn node(&self, place: SourceRange) -> TomlNode {
         let value = match self {
-            Literal::Text(text) => TomlValue::Text(text.clone()),
+            Literal::Text(text) => TomlValue::Text(text.as_str().into()),
             Literal::Integer(number) => TomlValue::Integer(*number),
             Literal::Float(number) => TomlValue::Float(format!("{number:?}")),
             Literal::Boolean(value) => TomlValue::Boolean(*value),
@@ -210,7 +210,7 @@ impl Field {
 }
 
 pub(crate) use declare::{choice, default, table, tagged};
-pub(crate) use merge::merge;
+pub(crate) use merge::{disowned, merge, merge_tables};
 pub(crate) use nest::{Lenient, List, Located, NamedTable, NamedTables, OneOrMore};
 
 pub(crate) fn decode_table<T: Fields + Decode>(node: &TomlNode, problems: &mut Problems) -> Option<T> {
@@ -226,7 +226,7 @@ pub(crate) fn decode_table<T: Fields + Decode>(node: &TomlNode, problems: &mut P
 /// Returns the table as written, or a table with the shorthand field if `node` is a single value.
 fn open_table<'a>(node: &'a TomlNode, shorthand: Option<&str>) -> Option<Cow<'a, TomlTable>> {
     match (&node.value, shorthand) {
-        (TomlValue::Table(table), _) => Some(Cow::Borrowed(table)),
+        (TomlValue::Table(table), _) => Some(Cow::Borrowed(&**table)),
         (TomlValue::Text(_) | TomlValue::Integer(_) | TomlValue::Float(_), Some(shorthand)) => {
             let mut table = TomlTable::default();
             table.insert(shorthand, node.place, node.clone());
@@ -254,12 +254,13 @@ fn refuse_unknown(
     problems: &mut Problems,
 ) -> bool {
     let before = problems.found();
-    for entry in &table.entries {
-        if fields.iter().any(|f| f.name == entry.key) {
+    for entry in table.entries() {
+        if fields.iter().any(|f| *f.name == *entry.key) || elsewhere.is_some_and(|t| *t.tag == *entry.key) {
             continue;
         }
         let other = elsewhere.and_then(|tagged| {
-            let owner = tagged.variants.iter().find(|v| (v.fields)().iter().any(|f| f.name == entry.key))?;
+            let owner =
+                tagged.variants.iter().find(|v| (v.fields)().iter().any(|f| *f.name == *entry.key))?;
             Some(format!("`{}` belongs to {} = \"{}\"", entry.key, tagged.tag, owner.name))
         });
         let help = other.or_else(|| did_you_mean(&entry.key, fields.iter().map(|f| f.name)));
@@ -269,20 +270,20 @@ fn refuse_unknown(
     problems.found() == before
 }
 
-/// Returns the tag of a tagged table and its other fields.
-pub(crate) fn open_tagged(
-    node: &TomlNode,
+/// Returns the tag of a tagged table, and the table.
+pub(crate) fn open_tagged<'a>(
+    node: &'a TomlNode,
     tagged: &TaggedTable,
     problems: &mut Problems,
-) -> Option<(&'static str, TomlTable)> {
-    let (tag, tag_place, mut table) = match &node.value {
-        TomlValue::Text(text) => (Some(text.as_str()), node.place, TomlTable::default()),
+) -> Option<(&'static str, Cow<'a, TomlTable>)> {
+    let (tag, tag_place, table) = match &node.value {
+        TomlValue::Text(text) => (Some(&**text), node.place, Cow::default()),
         TomlValue::Table(table) => match table.get(tagged.tag) {
             Some(tag) => match tag.text() {
-                Some(text) => (Some(text), tag.place, table.clone()),
+                Some(text) => (Some(text), tag.place, Cow::Borrowed(&**table)),
                 None => return mismatch(tag, &tagged.words(), problems),
             },
-            None => (tagged.default, node.place, table.clone()),
+            None => (tagged.default, node.place, Cow::Borrowed(&**table)),
         },
         _ => return mismatch(node, &tagged.words(), problems),
     };
@@ -301,7 +302,6 @@ pub(crate) fn open_tagged(
         problems.push_with_help(tag_place, message, help);
         return None;
     };
-    table.remove(tagged.tag);
     let what = format!("{} \"{}\"", tagged.what, variant.name);
     refuse_unknown(&table, &(variant.fields)(), Some(tagged), &what, problems).then_some(())?;
     Some((variant.name, table))
@@ -338,7 +338,7 @@ fn refuse(node: &TomlNode, kind: &ValueKind, problems: &mut Problems) {
             let unit = dimensions[0].usual_unit(&number);
             Some(format!("write a string with the unit, such as \"{number} {unit}\""))
         }
-        (TomlValue::Text(text), ValueKind::Boolean) if matches!(text.as_str(), "true" | "false") => {
+        (TomlValue::Text(text), ValueKind::Boolean) if matches!(&**text, "true" | "false") => {
             Some("remove the quotation marks".into())
         }
         (TomlValue::Text(text), ValueKind::Integer { .. } | ValueKind::Number { .. })
@@ -475,7 +475,7 @@ pub(crate) fn refuse_unknown_keys(node: &TomlNode, kind: &ValueKind, problems: &
         }
         (TomlValue::Table(table), kind) => {
             let names = kind.field_names();
-            for entry in &table.entries {
+            for entry in table.entries() {
                 match kind.field(&entry.key) {
                     Some(kind) => refuse_unknown_keys(&entry.node, &kind, problems),
                     None => {

@@ -4,6 +4,7 @@ use super::{Decode, ValueKind, mismatch};
 use crate::error::{Problems, SourceRange};
 use crate::tree::{TomlNode, TomlValue};
 use std::ops::Deref;
+use std::rc::Rc;
 
 /// Value and its place.
 #[derive(Clone, Debug)]
@@ -20,12 +21,18 @@ impl<T> Deref for Located<T> {
     }
 }
 
-impl<T: Decode> Decode for Located<T> {
+impl<T: Decode + Clone + 'static> Decode for Located<T> {
     fn kind() -> ValueKind {
         T::kind()
     }
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
-        T::decode(node, problems).map(|value| Located { value, place: node.place, own: node.own })
+        let value = match node.table() {
+            Some(_) => {
+                remembered(node, problems, |problems| T::decode(node, problems)).map(Rc::unwrap_or_clone)
+            }
+            None => T::decode(node, problems),
+        };
+        value.map(|value| Located { value, place: node.place, own: node.own })
     }
 }
 
@@ -44,19 +51,24 @@ impl<T: Decode> Decode for Option<T> {
 
 /// Named tables, ordered by name. A table with faults keeps its name, so that references to it are valid.
 #[derive(Clone, Debug)]
-pub(crate) struct NamedTables<T>(pub Vec<NamedTable<T>>);
+pub(crate) struct NamedTables<T>(pub Rc<Vec<NamedTable<T>>>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct NamedTable<T> {
     pub name: String,
     /// Place of the name.
     pub place: SourceRange,
-    pub value: Option<T>,
+    pub value: Option<Rc<T>>,
 }
 
 impl<T> NamedTables<T> {
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.0.iter().map(|m| m.name.as_str())
+    }
+
+    /// Returns whether both are the result of one decoding.
+    pub fn is_same(&self, other: &NamedTables<T>) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
     }
 
     /// Returns the index of a name.
@@ -65,31 +77,52 @@ impl<T> NamedTables<T> {
     }
 }
 
-impl<T: Decode> Decode for NamedTables<T> {
+impl<T: Decode + 'static> Decode for NamedTables<T> {
     fn kind() -> ValueKind {
         ValueKind::Named { of: T::kind }
     }
 
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         let Some(table) = node.table() else { return mismatch(node, &Self::kind(), problems) };
-        let mut members = Vec::with_capacity(table.entries.len());
-        for entry in &table.entries {
-            if !is_name(&entry.key) {
-                let message = format!("invalid name `{}`", entry.key.escape_debug());
-                let help = "use 1 to 64 letters, digits, `-` and `_`";
-                problems.push_help(entry.key_place, message, help);
+        let decoded = remembered(node, problems, |problems| {
+            let mut members = Vec::with_capacity(table.entries().len());
+            for entry in table.entries() {
+                if !is_name(&entry.key) {
+                    let message = format!("invalid name `{}`", entry.key.escape_debug());
+                    let help = "use 1 to 64 letters, digits, `-` and `_`";
+                    problems.push_help(entry.key_place, message, help);
+                }
+                let value = remembered(&entry.node, problems, |problems| T::decode(&entry.node, problems));
+                members.push(NamedTable { name: entry.key.to_string(), place: entry.key_place, value });
             }
-            let value = T::decode(&entry.node, problems);
-            members.push(NamedTable { name: entry.key.clone(), place: entry.key_place, value });
-        }
-        members.sort_by(|a, b| a.name.cmp(&b.name));
-        Some(NamedTables(members))
+            members.sort_by(|a, b| a.name.cmp(&b.name));
+            Some(members)
+        });
+        decoded.map(NamedTables)
     }
 
     const IS_OPTIONAL: bool = true;
     fn missing() -> Option<Self> {
-        Some(NamedTables(Vec::new()))
+        Some(NamedTables(Rc::default()))
     }
+}
+
+/// Decodes a table, or returns what it was decoded to before. A table with faults is decoded again, to report them.
+fn remembered<T: 'static>(
+    node: &TomlNode,
+    problems: &mut Problems,
+    decode: impl FnOnce(&mut Problems) -> Option<T>,
+) -> Option<Rc<T>> {
+    let table = node.table();
+    if let Some(decoded) = table.and_then(|table| table.recall(&[])) {
+        return Some(decoded);
+    }
+    let before = problems.found();
+    let decoded = Rc::new(decode(problems)?);
+    if let Some(table) = table.filter(|_| problems.found() == before) {
+        table.remember(&[], &decoded);
+    }
+    Some(decoded)
 }
 
 fn is_name(key: &str) -> bool {

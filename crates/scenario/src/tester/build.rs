@@ -272,7 +272,7 @@ fn convergence(
 /// Returns the ports, or `None` if a table was not read.
 fn ports(file: &file::TesterFile, problems: &mut Problems) -> Option<Vec<TesterPort>> {
     let mut ports: Vec<TesterPort> = Vec::new();
-    for member in &file.port.0 {
+    for member in file.port.0.iter() {
         let port = member.value.as_ref()?;
         let interface = port.interface.value.0.clone();
         if ports.iter().any(|known| known.interface == interface) {
