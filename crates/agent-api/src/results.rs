@@ -2,7 +2,7 @@
 //! form.
 
 use crate::service::ServiceResult;
-use netstage_core::measure::Arrivals;
+use netstage_core::measure::{Arrivals, Histogram};
 use netstage_core::tcp::history::Bin;
 use netstage_core::traffic::application::{Quality, QualityDistributions};
 use serde::{Deserialize, Serialize};
@@ -282,8 +282,8 @@ pub struct Schedule {
     pub rate_error: f64,
     /// Share of gaps within 5 % of the requested ones.
     pub gaps_within_5_percent: f64,
-    /// Lateness of sending, nanoseconds: median, 99th percentile, maximum.
-    pub late_ns: (u64, u64, u64),
+    /// Lateness of sending, nanoseconds: median, 99th percentile, maximum. A percentile of too few packets is absent.
+    pub late_ns: (Option<u64>, Option<u64>, u64),
     /// Packets not sent because they were too late.
     #[serde(default)]
     pub skipped: u64,
@@ -388,3 +388,9 @@ impl WatchedWindows {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Buckets(pub Vec<(u64, u64)>);
+
+impl From<&Histogram> for Buckets {
+    fn from(histogram: &Histogram) -> Buckets {
+        Buckets(histogram.buckets().collect())
+    }
+}

@@ -81,7 +81,7 @@ impl ClockProber {
                 reflector_is_stateful: false,
             };
             let found = stamp::run(&sending, &AtomicBool::new(false), |_| {}).ok()?;
-            found.clock_offset().map(|offset| (target, offset))
+            found.clock_offset.map(|offset| (target, offset))
         };
         thread::scope(|scope| {
             let asked: Vec<_> = self.task.asks.iter().map(|&ask| scope.spawn(move || one(ask))).collect();

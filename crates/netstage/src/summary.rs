@@ -4,35 +4,46 @@ use netstage_study::kept_trials;
 use netstage_study::report::ReportData;
 use netstage_study::table::{Align, ReportTable};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Maximum rows of a table; the HTML page has all of them.
+/// Maximum rows of a table in a brief text.
 const MOST_ROWS: usize = 60;
 
-/// Tables to print, by the beginning of their titles.
+/// Maximum failed verdicts per expectation in a brief text.
+const MOST_FAILED: usize = 8;
+
+/// Tables of a brief text, by the beginning of their titles.
 const WANTED: [&str; 5] = ["Results", "Tests", "Test verdicts", "Correlation with throughput", "Comparison"];
 
-/// Formats title, results, verdicts, warnings and the path of the HTML page.
-pub fn text(data: &ReportData, page: Option<&Path>) -> String {
+/// Formats title, results, verdicts, warnings and the path of the HTML page. `brief` is the folders of the records if the text
+/// may leave out tables and rows, which its last line then counts; `None` prints all.
+pub fn text(data: &ReportData, page: Option<&Path>, brief: Option<&[PathBuf]>) -> String {
     let mut out = format!("{}\n", data.title);
-    let wanted = |t: &&ReportTable| WANTED.iter().any(|title| t.title.starts_with(title));
-    let shown = data.tables.iter().filter(wanted);
-    for shown in shown {
+    let (mut tables, mut rows) = (0, 0);
+    for shown in &data.tables {
+        if brief.is_some() && !WANTED.iter().any(|title| shown.title.starts_with(title)) {
+            tables += 1;
+            continue;
+        }
         out.push('\n');
         if shown.title != "Results" {
             let _ = writeln!(out, "{}", shown.title);
         }
         let mut short = shown.clone();
-        short.rows.truncate(MOST_ROWS);
-        out.push_str(&table(&short));
-        if shown.rows.len() > MOST_ROWS {
-            let _ = writeln!(out, "… and {} more rows", shown.rows.len() - MOST_ROWS);
+        if brief.is_some() {
+            short.rows.truncate(MOST_ROWS);
         }
+        let omitted = shown.rows.len() - short.rows.len();
+        out.push_str(&table(&short));
+        if omitted > 0 {
+            let _ = writeln!(out, "… and {omitted} more rows");
+        }
+        rows += omitted;
         if !shown.note.is_empty() {
             let _ = writeln!(out, "{}", shown.note);
         }
     }
-    verdicts(&mut out, data);
+    let cells = verdicts(&mut out, data, brief.is_some());
     if !data.warnings.is_empty() {
         out.push('\n');
     }
@@ -42,11 +53,22 @@ pub fn text(data: &ReportData, page: Option<&Path>) -> String {
     if let Some(page) = page {
         let _ = writeln!(out, "\nreport: {}", page.display());
     }
+    let omitted = [(tables, "table"), (rows, "row"), (cells, "failed verdict")];
+    let omitted = omitted.into_iter().filter(|(count, _)| *count > 0);
+    let omitted: Vec<String> = omitted
+        .map(|(count, what)| format!("{count} more {what}{}", if count > 1 { "s" } else { "" }))
+        .collect();
+    if let Some(records) = brief.filter(|_| !omitted.is_empty()) {
+        let records: Vec<String> = records.iter().map(|record| record.display().to_string()).collect();
+        let _ = writeln!(out, "… {}: netstage report --all {}", omitted.join(", "), records.join(" "));
+    }
     out
 }
 
-/// Appends a line per expectation: the number of cells that meet it, up to eight that do not, and its claim.
-fn verdicts(out: &mut String, data: &ReportData) {
+/// Appends a line per expectation: the number of cells that meet it, those that do not, and its claim. Returns the number
+/// of failed verdicts that a brief text omits.
+fn verdicts(out: &mut String, data: &ReportData, is_brief: bool) -> usize {
+    let mut omitted = 0;
     let mut names: Vec<&str> = Vec::new();
     for verdict in &data.expectations {
         if !names.contains(&verdict.name.as_str()) {
@@ -76,13 +98,15 @@ fn verdicts(out: &mut String, data: &ReportData) {
                     0 => writeln!(out),
                     _ => writeln!(out, " — in {} of {cells} cells; not met:", cells - failed_cells),
                 };
-                for verdict in failed.iter().take(8) {
+                let most = if is_brief { MOST_FAILED } else { failed.len() };
+                for verdict in failed.iter().take(most) {
                     let cell = [verdict.cell.as_str(), ": "].concat();
                     let cell = if verdict.cell.is_empty() { "" } else { &cell };
                     let _ = writeln!(out, "    {cell}{}", verdict.achieved);
                 }
-                if failed.len() > 8 {
-                    let _ = writeln!(out, "    … and {} more", failed.len() - 8);
+                if failed.len() > most {
+                    let _ = writeln!(out, "    … and {} more", failed.len() - most);
+                    omitted += failed.len() - most;
                 }
             }
         }
@@ -93,6 +117,7 @@ fn verdicts(out: &mut String, data: &ReportData) {
             let _ = writeln!(out, "    missed: {}", all[0].missed);
         }
     }
+    omitted
 }
 
 /// Prints the finished trials of an unfinished study to stderr, if there are any.
@@ -134,6 +159,7 @@ pub fn table(table: &ReportTable) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netstage_core::rng::RandomStream;
     use netstage_study::report::ExpectationVerdict;
     use netstage_study::table::TableColumn;
 
@@ -152,7 +178,7 @@ mod tests {
 
     fn verdict_lines(expectations: Vec<ExpectationVerdict>) -> String {
         let mut out = String::new();
-        verdicts(&mut out, &ReportData { expectations, ..ReportData::default() });
+        verdicts(&mut out, &ReportData { expectations, ..ReportData::default() }, true);
         out
     }
 
@@ -167,6 +193,74 @@ mod tests {
             verdict_lines(vec![problem(), verdict("a", "2 Mbit/s", true), verdict("b", "0.5 Mbit/s", false)]),
             "\n✗ fast: flow.throughput ≥ 1 Mbit/s — in 1 of 2 cells; not met:\n    no such flow\n    b: 0.5 Mbit/s\n"
         );
+    }
+
+    /// Returns the count before a word in the last line of a text, or zero.
+    fn counted(text: &str, word: &str) -> usize {
+        let last = text.lines().last().unwrap_or_default();
+        let Some(list) =
+            last.strip_prefix("… ").and_then(|rest| rest.split_once(": netstage report --all a b"))
+        else {
+            return 0;
+        };
+        let part =
+            list.0.split(", ").find(|part| part.trim_end_matches('s').ends_with(&format!(" more {word}")));
+        part.map_or(0, |part| part.split(' ').next().unwrap().parse().unwrap())
+    }
+
+    #[test]
+    fn nothing_is_left_out_in_silence() {
+        let seed = netstage_harness::seed("terminal report");
+        let titles =
+            ["Results", "Tests of udp", "Comparison of flows", "Flow groups", "Distributions", "VPNs"];
+        let (mut omitted, mut complete) = (0, 0);
+        for case in 0..300 {
+            let mut random = RandomStream::new(seed, &format!("case.{case}"));
+            let mut cells = 0;
+            let mut name = |kind: &str| {
+                cells += 1;
+                format!("<{kind}{cells}>")
+            };
+            let tables: Vec<ReportTable> = (0..random.below(6))
+                .map(|_| {
+                    let many = random.chance(0.3);
+                    let rows =
+                        (0..random.below(if many { 200 } else { 5 })).map(|_| vec![name("row")]).collect();
+                    let title = format!("{} {}", titles[random.below(6) as usize], name("table"));
+                    ReportTable {
+                        title,
+                        columns: vec![TableColumn::left("x")],
+                        rows,
+                        ..ReportTable::default()
+                    }
+                })
+                .collect();
+            // The only cell of an expectation needs no name.
+            let verdicts = Some(random.below(24)).filter(|count| *count != 1).unwrap_or(0);
+            let expectations: Vec<ExpectationVerdict> =
+                (0..verdicts).map(|_| verdict(&name("cell"), "1", false)).collect();
+            let data = ReportData { tables, expectations, ..ReportData::default() };
+            let records = [PathBuf::from("a"), PathBuf::from("b")];
+            let (brief, all) = (text(&data, None, Some(&records)), text(&data, None, None));
+            let is_omitted = |part: &&String| !brief.contains(part.as_str());
+            let printed = || data.tables.iter().filter(|table| brief.contains(&table.title));
+            let tables = data.tables.len() - printed().count();
+            let rows = printed().flat_map(|table| table.rows.iter().flatten()).filter(is_omitted).count();
+            let failed = data.expectations.iter().map(|verdict| &verdict.cell).filter(is_omitted).count();
+            let counts = ["table", "row", "failed verdict"].map(|word| counted(&brief, word));
+            assert_eq!(counts, [tables, rows, failed], "case {case}: {brief}");
+            for table in &data.tables {
+                let parts = table.rows.iter().flatten().chain([&table.title]);
+                assert!(parts.clone().all(|part| all.contains(part.as_str())), "case {case}: {all}");
+            }
+            assert!(
+                data.expectations.iter().all(|verdict| all.contains(&verdict.cell)),
+                "case {case}: {all}"
+            );
+            omitted += usize::from(tables + rows + failed > 0);
+            complete += usize::from(tables + rows + failed == 0);
+        }
+        assert!(omitted > 30 && complete > 10, "{omitted} texts with omissions, {complete} without");
     }
 
     #[test]

@@ -227,10 +227,9 @@ fn family_table(data: &Data, family: &str, title: &str) -> Option<ReportTable> {
     let mut table = ReportTable { title: title.into(), ..ReportTable::default() };
     table.note = "Means over the measured span; packets: totals per run.".into();
     if metrics.len() < count {
-        table.note.push_str(&format!(
-            " Metrics that are 0 everywhere and omitted: {}.",
-            count - metrics.len()
-        ));
+        table
+            .note
+            .push_str(&format!(" Metrics that are 0 everywhere and omitted: {}.", count - metrics.len()));
     }
     table.columns.extend(several.then(|| TableColumn::left("cell")));
     table.columns.push(TableColumn::left(family));

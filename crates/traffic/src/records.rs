@@ -1,7 +1,6 @@
-//! Records of one side of a flow: counts per bin, and histograms.
+//! Records of one side of a flow: counts per bin.
 
-use netstage_agent_api::results::{BinCounts, Buckets, Drained};
-use netstage_core::measure::Histogram;
+use netstage_agent_api::results::{BinCounts, Drained};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::QualityBins;
 
@@ -77,36 +76,5 @@ impl FlowLedger {
     /// Returns the counts of all bins.
     pub fn into_bins(self) -> Vec<BinCounts> {
         self.bins
-    }
-}
-
-/// Histogram of nanoseconds with three significant digits.
-#[derive(Debug, Default)]
-pub struct TimeHistogram(Histogram);
-
-impl TimeHistogram {
-    /// Creates an empty histogram.
-    pub fn new() -> TimeHistogram {
-        TimeHistogram::default()
-    }
-
-    /// Adds a value.
-    pub fn record(&mut self, ns: u64) {
-        self.0.record(ns);
-    }
-
-    /// Returns the value that this share of all values does not exceed, or zero if empty.
-    pub fn quantile(&self, share: f64) -> u64 {
-        self.0.quantile(share).unwrap_or(0)
-    }
-
-    /// Returns the largest value, or zero if empty.
-    pub fn max(&self) -> u64 {
-        self.quantile(1.0)
-    }
-
-    /// Returns the values, each with its number of occurrences.
-    pub fn buckets(&self) -> Buckets {
-        Buckets(self.0.buckets().collect())
     }
 }

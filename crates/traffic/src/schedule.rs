@@ -1,13 +1,13 @@
 //! Statistics of a sender's schedule: packets as requested by the pattern, and as sent.
 
-use super::records::TimeHistogram;
 use netstage_agent_api::results::{Buckets, Schedule};
+use netstage_core::measure::Histogram;
 use netstage_core::measure::lateness::{Departure, LatenessLimits};
 use netstage_core::time::{Duration, Instant};
 
 /// Relative rate error above which a warning is given.
 const RATE_TOLERANCE: f64 = 0.001;
-/// 99th percentile of lateness above which a warning is given.
+/// 99th percentile of lateness above which a warning is given, or maximum with too few packets for the percentile.
 const LATE_TOLERANCE_NS: u64 = 10_000_000;
 
 /// Statistics of a sender's packets.
@@ -18,8 +18,8 @@ pub struct ScheduleStatistics {
     gaps_requested: u64,
     /// Gaps within 5 % of the requested gap.
     accurate_gaps: u64,
-    late: TimeHistogram,
-    gaps: TimeHistogram,
+    late: Histogram,
+    gaps: Histogram,
     previous: Option<(Instant, Instant)>,
     limits: LatenessLimits,
     skipped: u64,
@@ -48,8 +48,8 @@ impl ScheduleStatistics {
             sent: ScheduleTally::default(),
             gaps_requested: 0,
             accurate_gaps: 0,
-            late: TimeHistogram::new(),
-            gaps: TimeHistogram::new(),
+            late: Histogram::default(),
+            gaps: Histogram::default(),
             previous: None,
             limits: LatenessLimits::for_gap(gap),
             skipped: 0,
@@ -101,11 +101,9 @@ impl ScheduleStatistics {
     /// the two: the packet is then late, and its delay contains the stop.
     pub fn record_held(&mut self, due: Instant, stamped: Instant, at: Instant) {
         self.held = self.held.max(at.since(stamped));
+        self.record_stall(due, at);
         let is_on_time = |now| self.limits.departure(due, now) == Departure::OnTime;
-        if is_on_time(stamped) && !is_on_time(at) {
-            self.late_packets += 1;
-            self.record_stall(due, at);
-        }
+        self.late_packets += u64::from(is_on_time(stamped) && !is_on_time(at));
     }
 
     /// Returns whether a packet due at `due` must no longer be sent.
@@ -128,13 +126,14 @@ impl ScheduleStatistics {
 
     /// Returns the summary for the result.
     pub fn schedule(&self) -> Schedule {
+        let percentile = |q| self.late.estimate(q).map(|estimate| estimate.value);
         let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 1.0 };
         Schedule {
             requested: self.requested.packets,
             sent: self.sent.packets,
             rate_error: self.rate_error(),
             gaps_within_5_percent: share(self.accurate_gaps, self.gaps_requested),
-            late_ns: (self.late.quantile(0.5), self.late.quantile(0.99), self.late.max()),
+            late_ns: (percentile(0.5), percentile(0.99), self.late.quantile(1.0).unwrap_or(0)),
             skipped: self.skipped,
             late: self.late_packets,
             held_ns: self.held.0,
@@ -146,25 +145,27 @@ impl ScheduleStatistics {
     /// Returns a warning if the sender did not keep its schedule.
     pub fn warning(&self) -> Option<String> {
         let schedule = self.schedule();
+        let (_, p99, max) = schedule.late_ns;
+        let (name, lateness) = p99.map_or(("maximum", max), |p99| ("99th percentile", p99));
         let is_off_schedule = schedule.rate_error.abs() > RATE_TOLERANCE
             && self.requested.packets > 1
             && schedule.sent < schedule.requested
-            || schedule.late_ns.1 > LATE_TOLERANCE_NS;
+            || lateness > LATE_TOLERANCE_NS;
         is_off_schedule.then(|| {
             format!(
-                "the sender did not keep its schedule: {} of {} packets sent, rate error {:+.2} %, 99th percentile of \
+                "the sender did not keep its schedule: {} of {} packets sent, rate error {:+.2} %, {name} of \
                  lateness {:.1} ms",
                 schedule.sent,
                 schedule.requested,
                 schedule.rate_error * 100.0,
-                schedule.late_ns.1 as f64 / 1e6
+                lateness as f64 / 1e6
             )
         })
     }
 
     /// Returns the gaps between sent packets.
     pub fn gaps(&self) -> Buckets {
-        self.gaps.buckets()
+        (&self.gaps).into()
     }
 
     fn rate_error(&self) -> f64 {
@@ -210,9 +211,21 @@ mod tests {
         assert_eq!((schedule.requested, schedule.sent), (101, 101));
         assert!(schedule.rate_error.abs() < 1e-12);
         assert!((schedule.gaps_within_5_percent - 0.98).abs() < 1e-12);
-        assert!((10_000..10_010).contains(&schedule.late_ns.0), "three digits");
+        assert_eq!(schedule.late_ns.1, None, "101 packets have no 99th percentile");
+        assert!((10_000..10_010).contains(&schedule.late_ns.0.unwrap()), "three digits");
         assert_eq!(punctuality.warning(), None);
         assert_eq!(punctuality.gaps().0.iter().map(|bucket| bucket.1).sum::<u64>(), 100);
+    }
+
+    #[test]
+    fn a_packet_that_was_held_shows_when_and_how_long_its_thread_stopped() {
+        let ms = |ms: u64| Instant(ms * 1_000_000);
+        let mut punctuality = ScheduleStatistics::new(Duration::from_millis(20));
+        punctuality.record_late(ms(100), ms(101));
+        punctuality.record_held(ms(100), ms(101), ms(108));
+        let schedule = punctuality.schedule();
+        assert_eq!((schedule.held_ns, schedule.stall_ns), (7_000_000, (8_000_000, 100_000_000)));
+        assert_eq!(schedule.late, 0, "less than a gap");
     }
 
     #[test]

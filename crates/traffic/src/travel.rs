@@ -1,7 +1,7 @@
 //! Travel times of a flow's packets: histograms of the flow, and a summary of each bin.
 
-use super::records::TimeHistogram;
 use netstage_agent_api::results::Travel;
+use netstage_core::measure::Histogram;
 use netstage_core::time::Instant;
 
 /// Travel times of packets: one-way or round-trip.
@@ -10,8 +10,8 @@ pub struct TravelTimes {
     /// End of the warm-up. Earlier packets count only in their bins.
     settled: Instant,
     keep_bins: bool,
-    travel: TimeHistogram,
-    variation: TimeHistogram,
+    travel: Histogram,
+    variation: Histogram,
     /// Number and travel time of the newest packet.
     previous: Option<(u64, u64)>,
     /// Smoothed jitter in nanoseconds (RFC 3550).
@@ -27,8 +27,8 @@ impl TravelTimes {
         TravelTimes {
             settled,
             keep_bins,
-            travel: TimeHistogram::new(),
-            variation: TimeHistogram::new(),
+            travel: Histogram::default(),
+            variation: Histogram::default(),
             previous: None,
             jitter: 0.0,
             bin: Travel::default(),
@@ -72,7 +72,7 @@ impl TravelTimes {
     }
 
     /// Returns the histograms of travel times and of their variation, and the bins.
-    pub fn finish(self) -> (TimeHistogram, TimeHistogram, Vec<Travel>) {
+    pub fn finish(self) -> (Histogram, Histogram, Vec<Travel>) {
         (self.travel, self.variation, self.bins)
     }
 }
@@ -80,6 +80,7 @@ impl TravelTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netstage_agent_api::results::Buckets;
 
     #[test]
     fn a_bin_summarizes_its_packets_and_the_jitter_at_its_end() {
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!(times.end_bin().count, 0);
         let (travel, variation, bins) = times.finish();
         assert_eq!(
-            (travel.buckets().0, variation.buckets().0),
+            (Buckets::from(&travel).0, Buckets::from(&variation).0),
             (vec![(100, 1)], vec![]),
             "only after the warm-up"
         );

@@ -21,6 +21,9 @@ pub struct Arguments {
     /// Folders of the records; two or more are compared
     #[arg(required = true)]
     records: Vec<PathBuf>,
+    /// Print all tables with all rows
+    #[arg(long)]
+    all: bool,
     /// Write the report as a self-contained HTML file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -55,7 +58,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     if arguments.json {
         exit::print(format!("{:#}\n", as_json(&data, &records)).as_bytes())?;
     } else if !to_stdout {
-        exit::print(summary::text(&data, arguments.html.as_deref()).as_bytes())?;
+        let brief = (!arguments.all).then_some(arguments.records.as_slice());
+        exit::print(summary::text(&data, arguments.html.as_deref(), brief).as_bytes())?;
     }
     Ok(OK)
 }

@@ -114,7 +114,9 @@ fn show(record: &StoredRecord, as_json: bool) -> Result<u8, Failure> {
         });
         exit::print(format!("{result:#}\n").as_bytes())?;
     } else {
-        exit::print(summary::text(&data, Some(&path)).as_bytes())?;
+        exit::print(
+            summary::text(&data, Some(&path), Some(std::slice::from_ref(&record.folder))).as_bytes(),
+        )?;
     }
     Ok(code)
 }

@@ -9,9 +9,10 @@ pub use datagram::DatagramDialogue;
 pub use stream::StreamDialogue;
 
 use super::error::FlowProblem;
-use super::records::{FlowLedger, TimeHistogram};
+use super::records::FlowLedger;
 use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::{FlowSide, FlowTask};
+use netstage_core::measure::Histogram;
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{Endpoint, EndpointRole, QualityBins, TransportKind};
@@ -26,7 +27,7 @@ pub struct DialogueEnd {
     phase: DialogueEndPhase,
     ledger: FlowLedger,
     quality: QualityBins,
-    delay: TimeHistogram,
+    delay: Histogram,
     error: Option<String>,
 }
 
@@ -66,7 +67,7 @@ impl DialogueEnd {
             phase: DialogueEndPhase::Waiting,
             quality: ledger.quality_bins(),
             ledger,
-            delay: TimeHistogram::new(),
+            delay: Histogram::default(),
             error: None,
         })
     }
@@ -114,7 +115,7 @@ impl DialogueEnd {
             sends: self.role == EndpointRole::Client,
             drained: self.ledger.drained(),
             bins: self.ledger.into_bins(),
-            delay: self.delay.buckets(),
+            delay: (&self.delay).into(),
             quality: self.quality.bins().to_vec(),
             quality_distributions: self.quality.distributions().map(|times| times.buckets().collect()),
             error: self.error,

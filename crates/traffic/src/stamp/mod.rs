@@ -9,7 +9,7 @@ mod socket;
 pub use clock::WallClock;
 pub use reflector::{Reflector, ReplyTimes};
 pub use sender::{
-    DelaySamples, PacketDeparture, StampSenderSession, StampSessionConfig, StampSessionResult, run,
+    DelayHistogram, PacketDeparture, StampSenderSession, StampSessionConfig, StampSessionResult, run,
 };
 pub use socket::ReceivedDatagram;
 

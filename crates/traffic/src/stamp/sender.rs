@@ -6,7 +6,7 @@ use super::{HmacKey, MAX_PACKET_BYTES, PACKETS_PER_CALL, Timescale, mode, with_m
 use netstage_core::measure::stamp::{
     ClockReading, RejectReason, SenderConfig, SenderResult, SessionSender, StampSample,
 };
-use netstage_core::measure::{ClockOffset, values_needed};
+use netstage_core::measure::{ClockOffset, Histogram, values_needed};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
 use socket2::Socket;
@@ -50,20 +50,24 @@ pub struct StampSessionResult {
     /// Numbers of packets sent, answered and lost.
     pub counts: SenderResult,
     /// Round-trip delays without the time at the reflector.
-    pub round_trip: DelaySamples,
+    pub round_trip: DelayHistogram,
     /// One-way delays to the reflector: its clock minus the local clock.
-    pub forward: DelaySamples,
+    pub forward: DelayHistogram,
     /// One-way delays from the reflector: the local clock minus its clock.
-    pub backward: DelaySamples,
+    pub backward: DelayHistogram,
     /// Times from reception to transmission at the reflector.
-    pub at_reflector: DelaySamples,
+    pub at_reflector: DelayHistogram,
+    /// Number of negative one-way delays to the reflector and from it.
+    pub negative: [u64; 2],
+    /// Reflector's clock minus the local clock, from the packet with the shortest round trip.
+    pub clock_offset: Option<ClockOffset>,
     /// Maximum error of one-way delays in nanoseconds, from the clock errors that both ends report. `None` if an end is
     /// not synchronized.
     pub uncertainty_ns: Option<u64>,
     /// State of the local clock.
     pub local_clock: Option<WallClock>,
     /// Lateness of sent packets in nanoseconds.
-    pub lateness: DelaySamples,
+    pub lateness: DelayHistogram,
     /// Number of packets that could not be sent, and error of the first.
     pub failed_sends: Option<(u32, String)>,
     /// Reason for rejecting the first invalid reply.
@@ -77,57 +81,72 @@ pub struct StampSessionResult {
 impl StampSessionResult {
     /// Records the delays of a reply.
     pub fn record(&mut self, sample: &StampSample) {
-        self.round_trip.push(sample.round_trip);
-        self.forward.push(sample.forward);
-        self.backward.push(sample.backward);
-        self.at_reflector.push(sample.reflector_time);
+        self.round_trip.record(sample.round_trip);
+        self.forward.record(sample.forward);
+        self.backward.record(sample.backward);
+        self.at_reflector.record(sample.reflector_time);
+        let delays = [sample.forward, sample.backward];
+        (0..2).for_each(|way| self.negative[way] += u64::from(delays[way] < 0));
+        let offset = ClockOffset::from_delays(sample.forward, sample.backward);
+        self.clock_offset = self.clock_offset.into_iter().chain(offset).min_by_key(|offset| offset.error_ns);
         self.is_unsynchronized |= sample.uncertainty.is_none();
         self.uncertainty_ns = sample.uncertainty.max(self.uncertainty_ns).filter(|_| !self.is_unsynchronized);
     }
-
-    /// Returns the reflector's clock minus the local clock, from the packet with the shortest round trip.
-    pub fn clock_offset(&self) -> Option<ClockOffset> {
-        let exchanges = self.forward.iter().zip(self.backward.iter());
-        let offsets = exchanges.filter_map(|(forward, backward)| ClockOffset::from_delays(forward, backward));
-        offsets.min_by_key(|offset| offset.error_ns)
-    }
 }
 
-/// Delays of packets in nanoseconds. One-way delays may be negative if the clocks differ.
+/// Distribution of delays in nanoseconds. One-way delays may be negative if the clocks differ. The differences from the first
+/// delay have three significant digits, so that a large clock offset takes no accuracy from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DelaySamples(Vec<i64>);
+pub struct DelayHistogram {
+    first: i64,
+    above: Histogram,
+    below: Histogram,
+}
 
-impl DelaySamples {
-    fn push(&mut self, delay: i64) {
-        self.0.push(delay);
-    }
-
-    /// Iterates over the delays in the order of replies.
-    pub fn iter(&self) -> impl Iterator<Item = i64> + '_ {
-        self.0.iter().copied()
+impl DelayHistogram {
+    fn record(&mut self, delay: i64) {
+        if self.count() == 0 {
+            self.first = delay;
+        }
+        let side = if delay < self.first { &mut self.below } else { &mut self.above };
+        side.record(delay.abs_diff(self.first));
     }
 
     /// Returns the number of delays.
-    pub fn count(&self) -> usize {
-        self.0.len()
+    pub fn count(&self) -> u64 {
+        self.above.count() + self.below.count()
     }
 
-    /// Returns for each share `q` the smallest value that at least `q` of all delays do not exceed, or `None` with fewer
-    /// delays than [`values_needed`].
-    pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> [Option<i64>; N] {
-        let mut sorted = self.0.clone();
-        sorted.sort_unstable();
-        shares.map(|q| {
-            let rank = ((q * sorted.len() as f64).ceil() as usize).max(1);
-            let is_known = sorted.len() as u64 >= values_needed(q);
-            sorted.get(rank - 1).copied().filter(|_| is_known)
-        })
+    /// Returns the delays in ascending order, each with its number of occurrences.
+    pub fn buckets(&self) -> Vec<(i64, u64)> {
+        let below =
+            self.below.buckets().map(|(less, count)| (self.first.saturating_sub_unsigned(less), count));
+        let mut buckets: Vec<(i64, u64)> = below.collect();
+        buckets.reverse();
+        let above = self.above.buckets();
+        buckets.extend(above.map(|(more, count)| (self.first.saturating_add_unsigned(more), count)));
+        buckets
+    }
+
+    /// Returns the smallest value that at least a share `q` of all delays does not exceed, or `None` with fewer delays than
+    /// [`values_needed`].
+    pub fn quantile(&self, q: f64) -> Option<i64> {
+        let rank = ((q * self.count() as f64).ceil() as u64).max(1);
+        let mut below = 0;
+        let mut reached = self.buckets().into_iter().skip_while(|(_, count)| {
+            below += count;
+            below < rank
+        });
+        reached.next().map(|(delay, _)| delay).filter(|_| self.count() >= values_needed(q))
     }
 
     /// Returns the delays minus the smallest delay (PDV, RFC 5481), which cancels a constant clock offset.
-    pub fn above_min(&self) -> DelaySamples {
-        let min = self.0.iter().copied().min().unwrap_or(0);
-        DelaySamples(self.0.iter().map(|delay| delay.saturating_sub(min)).collect())
+    pub fn above_min(&self) -> DelayHistogram {
+        let buckets = self.buckets();
+        let min = buckets.first().map_or(0, |(min, _)| *min);
+        let mut above = Histogram::default();
+        buckets.iter().for_each(|(delay, count)| above.record_many(delay.abs_diff(min), *count));
+        DelayHistogram { above, ..DelayHistogram::default() }
     }
 }
 
@@ -213,7 +232,7 @@ impl StampSenderSession {
             return None;
         }
         let due = self.sender.schedule().1;
-        self.result.lateness.push(now.instant.since(due).0 as i64);
+        self.result.lateness.record(now.instant.since(due).0 as i64);
         let sent = self.socket.send(&self.bytes, None, None, self.traffic_class);
         if let Err(error) = &sent {
             let failures = self.result.failed_sends.get_or_insert((0, error.to_string()));
@@ -285,16 +304,56 @@ pub fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netstage_core::rng::RandomStream;
+
+    fn histogram(delays: impl IntoIterator<Item = i64>) -> DelayHistogram {
+        let mut histogram = DelayHistogram::default();
+        delays.into_iter().for_each(|delay| histogram.record(delay));
+        histogram
+    }
 
     #[test]
     fn quantiles_are_ranks_and_variation_starts_at_zero() {
-        let delays = DelaySamples(vec![-5, 10, 0, 20]);
-        assert_eq!(delays.quantiles([0.0, 0.5, 1.0]), [Some(-5), None, Some(20)]);
-        assert_eq!(delays.above_min().quantiles([0.0, 1.0]), [Some(0), Some(25)]);
-        assert_eq!(DelaySamples::default().quantiles([0.0, 0.5]), [None, None]);
-        let many = |count| DelaySamples((1..=count).rev().collect()).quantiles([0.5, 0.9, 0.99, 0.999]);
+        let delays = histogram([10, -5, 0, 20]);
+        assert_eq!([0.0, 0.5, 1.0].map(|q| delays.quantile(q)), [Some(-5), None, Some(20)]);
+        assert_eq!([0.0, 1.0].map(|q| delays.above_min().quantile(q)), [Some(0), Some(25)]);
+        assert_eq!([0.0, 0.5].map(|q| DelayHistogram::default().quantile(q)), [None, None]);
+        let many = |count| {
+            let delays = histogram((1..=count).rev());
+            [0.5, 0.9, 0.99, 0.999].map(|q| delays.quantile(q))
+        };
         assert_eq!(many(367), [Some(184), Some(331), None, None]);
         assert_eq!(many(3_687), [Some(1_844), Some(3_319), Some(3_651), None]);
         assert_eq!(many(3_688)[3], Some(3_685));
+    }
+
+    #[test]
+    fn quantiles_match_the_sorted_delays_whatever_the_clock_offset() {
+        let seed = netstage_harness::seed("delays");
+        for case in 0..200 {
+            let mut random = RandomStream::new(seed, &format!("case.{case}"));
+            let offset = random.next_u64() as i64 / 4;
+            let spread = 10_f64.powf(2.0 + 7.0 * random.uniform());
+            let mut delays: Vec<i64> =
+                (0..1 + random.below(5_000)).map(|_| offset + random.exponential(spread) as i64).collect();
+            let found = histogram(delays.iter().copied());
+            delays.sort_unstable();
+            let (min, range) = (delays[0], delays[delays.len() - 1].abs_diff(delays[0]));
+            assert_eq!(found.count(), delays.len() as u64);
+            for q in [0.0, 0.5, 0.9, 0.99, 0.999, 1.0] {
+                let rank = ((q * delays.len() as f64).ceil() as usize).max(1);
+                let is_known = delays.len() as u64 >= values_needed(q);
+                let variation = found.above_min().quantile(q);
+                assert_eq!((found.quantile(q).is_some(), variation.is_some()), (is_known, is_known));
+                let (Some(delay), Some(variation)) = (found.quantile(q), variation) else { continue };
+                let truth = delays[rank - 1];
+                assert!(
+                    delay.abs_diff(truth) <= range / 1_024 + 1,
+                    "case {case}: {delay} instead of {truth}"
+                );
+                let error = variation.abs_diff(truth - min);
+                assert!(error <= range / 256 + 2, "case {case}: variation {variation} of {}", truth - min);
+            }
+        }
     }
 }

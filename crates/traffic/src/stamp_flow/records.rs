@@ -1,9 +1,10 @@
 //! Counts of both ends of a STAMP session in the bins of a run. Sockets and clocks are elsewhere.
 
-use super::super::records::{FlowLedger, TimeHistogram};
+use super::super::records::FlowLedger;
 use super::super::schedule::ScheduleStatistics;
-use crate::stamp::{DelaySamples, PacketDeparture, StampSessionResult};
+use crate::stamp::{DelayHistogram, PacketDeparture, StampSessionResult};
 use netstage_agent_api::results::{BinCounts, Buckets, FlowResult};
+use netstage_core::measure::Histogram;
 use netstage_core::measure::sequence::{Sequence, SequenceArrival};
 use netstage_core::measure::stamp::{RejectReason, StampSample};
 use netstage_core::time::{Duration, Instant};
@@ -90,9 +91,8 @@ impl SenderRecords {
         }
         // Reordering is known only for the whole session, so it counts in the last bin.
         self.ledger.at(end).reordered += u64::from(session.counts.reordered);
-        let negative =
-            [&session.forward, &session.backward].map(|delays| delays.iter().filter(|ns| *ns < 0).count());
-        if negative.iter().sum::<usize>() > 0 {
+        let negative = session.negative;
+        if negative.iter().sum::<u64>() > 0 {
             warnings.push(format!(
                 "flow {name}: {} packets and {} answers have negative delays: a clock was set during the run, or the \
                  clocks of the hosts differ",
@@ -170,10 +170,11 @@ impl ReflectorRecords {
     }
 }
 
-fn buckets(delays: &DelaySamples) -> Buckets {
-    let mut times = TimeHistogram::new();
-    delays.iter().for_each(|ns| times.record(u64::try_from(ns).unwrap_or(0)));
-    times.buckets()
+fn buckets(delays: &DelayHistogram) -> Buckets {
+    let mut times = Histogram::default();
+    let known = delays.buckets().into_iter();
+    known.for_each(|(ns, count)| times.record_many(u64::try_from(ns).unwrap_or(0), count));
+    (&times).into()
 }
 
 #[cfg(test)]

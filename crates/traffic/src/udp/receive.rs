@@ -257,8 +257,8 @@ impl PacketTracker {
             arrivals: Some(self.window.arrivals()),
             bins: self.ledger.into_bins(),
             travel: bins,
-            delay: travel.buckets(),
-            delay_variation: variation.buckets(),
+            delay: (&travel).into(),
+            delay_variation: (&variation).into(),
             ..FlowResult::default()
         }
     }

@@ -6,7 +6,7 @@ use netstage_core::time::Duration;
 use netstage_host::shared_key::PresharedKey;
 use netstage_study::format::quantity;
 use netstage_traffic::stamp::{
-    self, DelaySamples, HmacKey, StampSessionConfig, StampSessionResult, Timescale,
+    self, DelayHistogram, HmacKey, StampSessionConfig, StampSessionResult, Timescale,
 };
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Default port of a reflector (RFC 8762 section 4.1).
 pub const PORT: u16 = 862;
-/// Maximum packets of a session; their delays are kept in memory.
+/// Maximum packets of a session.
 const MAX_PACKETS: u64 = 10_000_000;
 /// Minimum interval between packets, since the operator of the reflector may not have agreed to more.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
@@ -151,7 +151,7 @@ fn summary(found: &StampSessionResult) -> String {
         ("send lateness", &found.lateness, ""),
     ] {
         // A quantile of too few delays is left out.
-        let known = QUANTILES.iter().zip(delays.quantiles(QUANTILES.map(|(share, _)| share)));
+        let known = QUANTILES.iter().zip(QUANTILES.map(|(share, _)| delays.quantile(share)));
         let shown = known.filter_map(|((_, name), delay)| Some(format!("{name} {}", nanoseconds(delay?))));
         let shown: Vec<String> = shown.collect();
         if !shown.is_empty() {
@@ -183,8 +183,8 @@ fn warnings(found: &StampSessionResult) -> Vec<String> {
 }
 
 fn document(found: &StampSessionResult, code: u8) -> Value {
-    let delays = |delays: &DelaySamples| {
-        let [min, p50, p90, p99, p999, max] = delays.quantiles(QUANTILES.map(|(share, _)| share));
+    let delays = |delays: &DelayHistogram| {
+        let [min, p50, p90, p99, p999, max] = QUANTILES.map(|(share, _)| delays.quantile(share));
         min.map(|min| {
             json!({
                 "count": delays.count(), "min_ns": min, "p50_ns": p50, "p90_ns": p90, "p99_ns": p99,

@@ -360,15 +360,19 @@ fn percentiles(buckets: &Buckets) -> Option<String> {
 fn timing(schedule: &Schedule) -> String {
     let spun =
         schedule.spun.map_or(String::new(), |spun| format!("; spun for {:.0} % of the time", spun * 100.0));
+    let percentile = |name: &str, value: Option<u64>| {
+        value.map_or(String::new(), |value| format!("{name} {}, ", nanoseconds(value)))
+    };
+    let (median, p99, max) = schedule.late_ns;
     format!(
-        "{} of {} packets sent, rate error {:+.3} %, {:.1} % of gaps within 5 %; lateness: median {}, 99 % {}, max {}{spun}",
+        "{} of {} packets sent, rate error {:+.3} %, {:.1} % of gaps within 5 %; lateness: {}{}max {}{spun}",
         schedule.sent,
         schedule.requested,
         schedule.rate_error * 100.0,
         schedule.gaps_within_5_percent * 100.0,
-        nanoseconds(schedule.late_ns.0),
-        nanoseconds(schedule.late_ns.1),
-        nanoseconds(schedule.late_ns.2)
+        percentile("median", median),
+        percentile("99 %", p99),
+        nanoseconds(max)
     )
 }
 
