@@ -1,5 +1,9 @@
 //! The properties of a packet that queues, links and fair sharing use, independent of its representation.
 
+/// Length of a full packet at the IP layer, bytes: the MTU of Ethernet. Random times of hosts and phases of flows are
+/// shares of its transmission time.
+pub const FULL_PACKET: u32 = 1_500;
+
 /// Explicit congestion notification codepoint (RFC 3168 section 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]

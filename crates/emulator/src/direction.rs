@@ -10,15 +10,12 @@ use super::phase::PhaseWait;
 use super::pool::Pool;
 use super::report::{DirectionBin, DirectionTotals};
 use netstage_core::link::{self, LinkDirection, LinkDirectionConfig, LinkLoss};
-use netstage_core::packet::QueuePacket;
+use netstage_core::packet::{FULL_PACKET, QueuePacket};
 use netstage_core::queue;
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ethernet::BROADCAST;
 use std::collections::BTreeMap;
-
-/// Packet that determines phases, in bytes: the MTU of Ethernet.
-const FULL_PACKET: u32 = 1_500;
 
 /// State shared by all directions.
 #[derive(Debug)]
@@ -136,11 +133,14 @@ impl EmulatedDirection {
         }
         let at = at.max(self.floor);
         self.handle_timeout(at, shared);
-        let packet_time = self.link.rate().transmission_time(FULL_PACKET + self.overhead);
         let phases = self.phases.as_mut().filter(|_| self.link.queue_len() > 0);
-        match phases.and_then(|phases| Some((phases.draw(conversation?, packet_time)?, phases))) {
-            Some((wait, phases)) => phases.push(at + wait, frame),
-            None => self.enter(at, frame, shared),
+        if let (Some(phases), Some(conversation)) = (phases, conversation)
+            && let packet_time = self.link.rate().transmission_time(FULL_PACKET + self.overhead)
+            && let Some(wait) = phases.draw(conversation, packet_time)
+        {
+            phases.push(at + wait, frame);
+        } else {
+            self.enter(at, frame, shared);
         }
     }
 

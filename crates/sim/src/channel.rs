@@ -4,9 +4,9 @@
 //! All other channels run `core::link`. A test checks that both follow the same rules.
 
 use crate::bins::{BinnedSum, Grid};
-use crate::host::FULL_PACKET;
 use crate::packet::SimulatedPacket;
 use netstage_core::link::{self, LinkDirection};
+use netstage_core::packet::FULL_PACKET;
 use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! Endpoints: TCP senders and receivers, and the sources that feed them.
 
+use netstage_core::packet::FULL_PACKET;
 use netstage_core::rng::RandomStream;
 use netstage_core::tcp;
 use netstage_core::time::{Duration, Instant};
@@ -11,9 +12,6 @@ use netstage_wire as wire;
 use crate::bins::Grid;
 use crate::dialogue::{Dialogue, answering};
 use crate::route::{PlanRoutes, device};
-
-/// Packet that determines random delays at hosts, in bytes: the MTU of Ethernet.
-pub const FULL_PACKET: u32 = 1_500;
 
 /// Properties shared by all members of a flow group.
 #[derive(Debug)]
@@ -271,6 +269,7 @@ impl Hosts {
         });
         let Some(pattern) = group.traffic.pattern() else { return };
         let draw = PhaseDraw::new(plan, index, seed);
+        let phase = draw.phase();
         for member in 0..group.count {
             let start = draw.start(member);
             let stream = || RandomStream::new(seed, &format!("flow.{}", plan.flow_name(index, member)));
@@ -288,7 +287,6 @@ impl Hosts {
                 let target = SourceTarget::Tcp(self.senders.len() as u32);
                 self.sources.push(SourceSlot::new(pattern, group.stop, index, target, start, stream()));
             }
-            let phase = draw.phase();
             self.senders.push(SenderSlot { tcp: sender, wake: start, group: index, started: false, phase });
             let receiver = tcp::TcpDataReceiver::new(config);
             self.receivers.push(ReceiverSlot { tcp: receiver, wake: Instant::NEVER, group: index });

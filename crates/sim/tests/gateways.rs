@@ -1,9 +1,11 @@
 //! Gateways in the simulator: tunnel headers use a share of the line, and a gateway is limited by the service
 //! rate of its program.
 
+mod support;
+
 use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
-use netstage_scenario::{LoadOptions, parse};
+use support::plan_of;
 
 fn plan(line: &str, service_rate: &str, packet: u32) -> Plan {
     let text = format!(
@@ -33,7 +35,7 @@ fn plan(line: &str, service_rate: &str, packet: u32) -> Plan {
         transport = "udp"
         traffic = {{ model = "cbr", rate = "50 Mbit/s", packet = "{packet} B" }}"#
     );
-    parse("gateways.toml", &text, None, &LoadOptions::default()).unwrap().cells[0].plan.clone()
+    plan_of(&text)
 }
 
 fn mean(outcome: &RunOutcome, metric: Metric, subject: &str) -> f64 {

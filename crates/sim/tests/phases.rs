@@ -1,16 +1,19 @@
 //! Phase effects at a full queue: a delay that differs by a part of a packet's time changes no mean over the seeds.
 
+mod support;
+
+use netstage_core::measure::Summary;
 use netstage_scenario::outcome::Metric;
 use netstage_scenario::plan::Plan;
-use netstage_scenario::{LoadOptions, parse};
+use support::plan_of;
 
 /// Time of a full packet on the bottleneck, in microseconds.
 const PACKET_TIME: u64 = 706;
 
 const RUNS: u64 = 12;
 
-/// Returns the plan of two groups of flows through one full queue. The path of the second is longer, by a way back that
-/// takes `extra` microseconds more.
+/// Returns the plan of two groups of flows through one full queue. The path of the second is longer, by `extra`
+/// microseconds more in each direction.
 fn plan(extra: u64) -> Plan {
     let ends = |name: &str, delay: u64| {
         format!(
@@ -53,10 +56,7 @@ fn plan(extra: u64) -> Plan {
         ends("near", 4_000),
         ends("far", 25_000 + extra),
     );
-    match parse("phases.toml", &text, None, &LoadOptions::default()) {
-        Ok(scenario) => scenario.cells[0].plan.clone(),
-        Err(errors) => panic!("{errors}"),
-    }
+    plan_of(&text)
 }
 
 /// Returns the throughput of a near flow, in Mbit/s: the mean over the seeds and its standard error.
@@ -69,10 +69,8 @@ fn near(extra: u64, first_seed: u64) -> (f64, f64) {
             values.iter().sum::<f64>() / values.len() as f64 / 1e6
         })
         .collect();
-    let count = RUNS as f64;
-    let mean = runs.iter().sum::<f64>() / count;
-    let variance = runs.iter().map(|run| (run - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    (mean, (variance / count).sqrt())
+    let summary = Summary::from_samples(&runs);
+    (summary.mean, summary.standard_deviation / (RUNS as f64).sqrt())
 }
 
 #[test]
@@ -83,7 +81,7 @@ fn a_part_of_a_packet_time_changes_no_mean_over_the_seeds() {
     println!("{means:.3?}");
     for (index, (mean, error)) in means.iter().enumerate() {
         for (other, other_error) in &means[..index] {
-            // Means of equal distributions differ by more than 5 standard errors in one of 10,000 runs (Student's t).
+            // Two means of equal distributions differ by more with a probability of 5·10⁻⁵ (Student's t).
             let limit = 5.0 * error.hypot(*other_error);
             assert!(
                 (mean - other).abs() < limit,

@@ -1,10 +1,12 @@
 //! Per-VPN settings of a PE in the simulator: traffic classes, minimum and maximum rate, idle probing, and
 //! the action when the far end is silent.
 
+mod support;
+
 use netstage_core::edge::{EdgeEvent, SentPacket};
 use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
-use netstage_scenario::{LoadOptions, parse};
+use support::plan_of;
 
 /// Returns a plan with a VPN across one line, with settings `vpn` and flows `flows`.
 fn plan(line: &str, vpn: &str, flows: &str) -> Plan {
@@ -41,10 +43,7 @@ fn plan(line: &str, vpn: &str, flows: &str) -> Plan {
         {vpn}
         {flows}"#
     );
-    match parse("treatment.toml", &text, None, &LoadOptions::default()) {
-        Ok(scenario) => scenario.cells[0].plan.clone(),
-        Err(errors) => panic!("{errors}"),
-    }
+    plan_of(&text)
 }
 
 fn run(plan: &Plan) -> RunOutcome {

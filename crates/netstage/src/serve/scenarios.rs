@@ -197,7 +197,7 @@ pub async fn check(
     .await
 }
 
-/// Returns the result for a scenario without faults, of whose cells the duration and the weights were kept.
+/// Returns the result for a scenario without faults. Of each cell, it needs the duration and the weights.
 fn checked(
     refusal: Option<String>,
     first: Option<Plan>,

@@ -1,4 +1,4 @@
-//! Plans built in code, for tests without scenario files.
+//! Plans built in code or from the text of a scenario.
 #![allow(dead_code)]
 
 use netstage_core::edge::VpnFlowSettings;
@@ -8,7 +8,16 @@ use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::{link, tcp};
 use netstage_scenario::plan::*;
+use netstage_scenario::{LoadOptions, parse};
 use netstage_wire::Encapsulation;
+
+/// Returns the plan of the only cell of a scenario.
+pub fn plan_of(text: &str) -> Plan {
+    match parse("test.toml", text, None, &LoadOptions::default()) {
+        Ok(scenario) => scenario.cells[0].plan.clone(),
+        Err(errors) => panic!("{errors}"),
+    }
+}
 
 /// Returns the default TCP configuration of netstage.
 pub fn tcp_config() -> tcp::TcpConfig {
