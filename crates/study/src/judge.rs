@@ -7,6 +7,7 @@ use crate::statistics::estimate;
 use netstage_core::measure::{Histogram, values_needed};
 use netstage_scenario::Cell;
 use netstage_scenario::expect::{Bound, Expectation, Selection, Statistic};
+use netstage_scenario::outcome::finding::Finding;
 use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::record::{Estimate, ExpectationCell, ExpectationEntry};
 use std::collections::BTreeMap;
@@ -26,11 +27,21 @@ struct Collected {
     runs: Vec<f64>,
     /// All values of all runs, for a quantile.
     distribution: Histogram,
+    /// Whether the result of a test is only an upper bound, and whether it is only a lower one.
+    has_upper_bound: bool,
+    has_lower_bound: bool,
 }
 
 impl Collected {
     fn add(&mut self, cell: &Cell, outcome: &RunOutcome, selection: &Selection) {
         self.runs.push(select(&cell.plan, outcome, selection));
+        let findings = outcome.tests.iter().flat_map(|test| &test.findings);
+        let is_selected =
+            |f: &&Finding| f.metric == selection.metric && matches(&selection.subject, &f.subject);
+        for finding in findings.filter(is_selected) {
+            self.has_upper_bound |= finding.low.is_none() && finding.high.is_some();
+            self.has_lower_bound |= finding.low.is_some() && finding.high.is_none();
+        }
         if let (Statistic::Quantile(_), Some(metric)) =
             (selection.statistic, Metric::by_name(&selection.metric))
         {
@@ -53,6 +64,20 @@ impl Collected {
             Statistic::Mean | Statistic::Sum | Statistic::ConvergenceTime { .. } => return mean,
         };
         Estimate { mean: extreme, low: None, high: None, ..mean }
+    }
+
+    /// Returns why the values do not show whether a bound is met, if so.
+    fn unknown(&self, bound: &Bound) -> Option<&'static str> {
+        let (needs_low, needs_high) = match bound {
+            Bound::AtLeast(_) | Bound::Above { .. } => (true, false),
+            Bound::AtMost(_) => (false, true),
+            Bound::Near { .. } => (true, true),
+        };
+        if needs_low && self.has_upper_bound {
+            Some("an upper bound; the value may be lower")
+        } else {
+            (needs_high && self.has_lower_bound).then_some("a lower bound; the value may be higher")
+        }
     }
 
     fn quantile(&self, share: f64) -> Estimate {
@@ -138,7 +163,10 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Col
                         estimate(&pairs.map(|(value, other)| value - other).collect::<Vec<f64>>());
                     let compared = other.reduce(statistic);
                     achieved = format!("{achieved} (versus {})", other.describe(statistic, &compared, unit));
-                    if *confident && matches!(statistic, Statistic::Quantile(_)) {
+                    if other.has_lower_bound {
+                        achieved = format!("{achieved}, which is a lower bound");
+                        false
+                    } else if *confident && matches!(statistic, Statistic::Quantile(_)) {
                         value.low.zip(compared.high).is_some_and(|(low, high)| low > high)
                     } else if *confident {
                         achieved = format!("{achieved}, difference {}", format::estimate(&difference, unit));
@@ -156,6 +184,11 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Col
                 }
             },
         };
+        let unknown = values_of(index).unknown(&expectation.bound);
+        if let Some(unknown) = unknown {
+            achieved = format!("{achieved} ({unknown})");
+        }
+        let pass = pass && unknown.is_none();
         judged.push(ExpectationCell { cell: index, value, achieved, pass });
     }
     if judged.is_empty() {
@@ -242,12 +275,21 @@ mod tests {
         only: &[(&str, &str)],
         values: [&[f64]; 4],
     ) -> ExpectationEntry {
+        judged(statistic, bound, only, values.map(runs))
+    }
+
+    fn judged(
+        statistic: Statistic,
+        bound: Bound,
+        only: &[(&str, &str)],
+        values: impl IntoIterator<Item = Collected>,
+    ) -> ExpectationEntry {
         let cells = only.iter().map(|(p, v)| (p.to_string(), v.to_string())).collect();
         let metric = "fairness.inter_vpn".into();
         let select = Selection { metric, subject: String::new(), over: (at(5), at(50)), statistic, cells };
         let expectation =
             Expectation { name: "e".into(), select, bound, claim: String::new(), missed: String::new() };
-        let values = values.iter().map(|v| runs(v)).enumerate().collect();
+        let values = values.into_iter().enumerate().collect();
         judge(&expectation, &fixture::scenario().cells, &values)
     }
 
@@ -299,6 +341,29 @@ mod tests {
             assert_eq!(passes(&entry), (0..4).zip(expected).collect::<Vec<_>>());
             assert_eq!(entry.pass, expected.iter().all(|p| *p));
         }
+    }
+
+    /// A search that the tester ended gives bounds, of which only one may be known.
+    #[test]
+    fn a_bound_passes_only_if_the_values_show_it() {
+        let with = |has_lower_bound, has_upper_bound| {
+            let collected = || Collected { has_lower_bound, has_upper_bound, ..runs(&[1.0]) };
+            let passes = |bound| {
+                let entry = judged(Statistic::Mean, bound, &[], (0..4).map(|_| collected()));
+                assert!(entry.pass || entry.cells[0].achieved.contains("bound"), "{entry:?}");
+                entry.pass
+            };
+            [Bound::AtLeast(0.9), Bound::AtMost(1.1), Bound::Near { value: 1.0, within: 0.1 }].map(passes)
+        };
+        assert_eq!(with(false, false), [true, true, true]);
+        assert_eq!(with(true, false), [true, false, false]);
+        assert_eq!(with(false, true), [false, true, false]);
+        let compared = |has_lower_bound| {
+            let other = Collected { has_lower_bound, ..runs(&[0.5]) };
+            let values = [runs(&[0.9]), runs(&[0.9]), other.clone(), other];
+            judged(Statistic::Mean, above("without", false), &[], values).pass
+        };
+        assert_eq!((compared(false), compared(true)), (true, false));
     }
 
     #[test]

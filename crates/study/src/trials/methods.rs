@@ -98,10 +98,11 @@ fn pauses(session: &TestSession) -> Pauses {
     Pauses { drain: session.test.drain, ..Pauses::RFC2544 }
 }
 
-/// Adds the findings of a lossless rate and its bounds (NaN: no bound).
+/// Adds the findings of a lossless rate and its bounds (NaN: no bound). No rate exceeds that of the line.
 fn add_rate(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, (low, high): (f64, f64)) {
     let rate = |load: f64| bits(OfferedLoad(load), probe.frame);
     let line = probe.frame.maximum_load(session.line_rate()).0;
+    let high = if high.is_nan() && load.0 >= line * (1.0 - 1e-9) { load.0 } else { high };
     session.add_value_within(Metric::TestThroughput, &probe.subject, rate(load.0), (rate(low), rate(high)));
     session.add_value_within(Metric::TestFrameRate, &probe.subject, load.0, (low, high));
     session.add_value(Metric::TestLineShare, &probe.subject, load.0 / line);

@@ -44,9 +44,14 @@ fn findings(data: &Data) -> Option<ReportTable> {
             let mut found = found.filter(|f| f.metric == entry.metric && f.subject == entry.subject);
             let mut row = row(data, cell);
             let name = entry.metric.trim_start_matches("test.").replace('_', " ");
-            row.extend([entry.subject.clone(), name, format::estimate(&entry.value, unit)]);
+            let value = format::estimate(&entry.value, unit);
             // Only a single run has bounds; the estimate over several has an interval.
-            row.push(found.next().filter(|_| entry.value.runs == 1).map_or("".into(), |f| bounds(f, unit)));
+            let bounds = match entry.value.runs {
+                1 => found.next().map_or("".into(), |f| bounds(f, unit)),
+                _ if found.any(|f| f.low.is_some() && f.high.is_none()) => "a lower bound".into(),
+                _ => "".into(),
+            };
+            row.extend([entry.subject.clone(), name, value, bounds]);
             table.rows.push(row);
         }
     }
@@ -54,10 +59,12 @@ fn findings(data: &Data) -> Option<ReportTable> {
 }
 
 fn bounds(finding: &Finding, unit: &str) -> String {
-    let end = |bound: Option<f64>| bound.map_or("…".into(), |bound| format::quantity(bound, unit));
+    let end = |bound: f64| format::quantity(bound, unit);
     match (finding.low, finding.high) {
         (None, None) => String::new(),
-        (low, high) => format!("{} – {}", end(low), end(high)),
+        (Some(low), None) => format!("at least {}", end(low)),
+        (None, Some(high)) => format!("at most {}", end(high)),
+        (Some(low), Some(high)) => format!("{} – {}", end(low), end(high)),
     }
 }
 

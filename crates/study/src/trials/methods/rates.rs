@@ -49,8 +49,7 @@ pub fn mlrsearch(
             if goal.conditional_throughput.is_none() {
                 return Err(void(session, subject, &found.faults));
             }
-            let limit = found.tester_limit.map_or(f64::NAN, |load| bits(load, probe.frame));
-            session.add_verdict(format!("{subject}: the tester cannot send more than {}", megabits(limit)));
+            add_tester_verdict(session, probe, goal.upper, found.tester_limit);
         }
     }
     let bound = |load: Option<OfferedLoad>| load.map_or(f64::NAN, |load| load.0);
@@ -74,6 +73,25 @@ pub fn plateau(
         session.add_value_within(Metric::TestPlateau, &probe.subject, value, (value - half, value + half));
     }
     Ok(())
+}
+
+/// Adds the verdict about a search that the tester ended before both bounds were close.
+fn add_tester_verdict(
+    session: &mut TestSession,
+    probe: &FrameProbe,
+    upper: Option<OfferedLoad>,
+    limit: Option<OfferedLoad>,
+) {
+    let rate = |load: OfferedLoad| megabits(bits(load, probe.frame));
+    let open = match upper {
+        Some(upper) => format!("may be up to {}", rate(upper)),
+        None => "may be higher".into(),
+    };
+    let cause = match limit {
+        Some(limit) => format!("cannot send more than {}", rate(limit)),
+        None => "could not keep its schedule".into(),
+    };
+    session.add_verdict(format!("{}: the tester {cause}; the throughput {open}", probe.subject));
 }
 
 /// Searches for the plateau and returns its load and half of its interval, or `None` if there is no plateau.
