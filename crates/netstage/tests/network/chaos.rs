@@ -2,6 +2,8 @@
 //! controller are stopped and other programs compete for the processors. The truth follows from the parameters of the
 //! network. Each answer is right within its interval, or void with a reason that has a time, share or size.
 
+mod live;
+
 use super::emulation::{ScenarioFolder, children_of, json, processes_of};
 use crate::support::{output_text, within};
 use netstage_core::rng::RandomStream;
@@ -11,7 +13,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -67,9 +69,18 @@ enum Answer {
     Wrong(String),
 }
 
+/// Stage of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Emu,
+    /// Agents of a fleet; the line is a router with a token bucket of the kernel.
+    Live,
+}
+
 /// Measurement over a line with a drop-tail queue and random faults.
 #[derive(Clone, Debug)]
 struct Case {
+    stage: Stage,
     kind: &'static str,
     fault: Fault,
     /// Rate of the line at the IP layer, bits per second.
@@ -90,7 +101,7 @@ struct Case {
 }
 
 impl Case {
-    fn draw(kind: &'static str, random: &mut RandomStream) -> Case {
+    fn draw(stage: Stage, kind: &'static str, random: &mut RandomStream) -> Case {
         let fault = match random.below(10) {
             0..5 => Fault::Stalls,
             5..8 => Fault::Hogs,
@@ -117,16 +128,22 @@ impl Case {
             "steady-rate" | "plateau" | "mlrsearch" => 2.0,
             _ => between(1.2, 1.8),
         };
+        // A window of TCP fills the line if the buffer exceeds the product of rate and round trip.
+        let (min_buffer, max_delay) = match (stage, is_tcp) {
+            (Stage::Emu, false) => (5.0, 20.0),
+            (Stage::Emu, true) => (30.0, 3.0),
+            (Stage::Live, _) => (live::BURST as f64 + 10.0, 0.0),
+        };
         Case {
+            stage,
             kind,
             fault,
             rate,
-            // A window of TCP fills the line if the buffer exceeds the product of rate and round trip.
-            buffer: between(if is_tcp { 30.0 } else { 5.0 }, 60.0) as u64,
-            delay: (between(0.0, if is_tcp { 3.0 } else { 20.0 }) * 1e3).round() / 1e6,
+            buffer: between(min_buffer, 60.0) as u64,
+            delay: (between(0.0, max_delay) * 1e3).round() / 1e6,
             loss: if has_loss { between(0.005, 0.1) } else { 0.0 },
             ber: if has_bit_errors { between(1e-6, 1e-5) } else { 0.0 },
-            frame: between(500.0, 1500.0) as u64,
+            frame: if is_tcp { 1518 } else { between(500.0, 1500.0) as u64 },
             offered: (rate * share).round(),
             trial: between(1.0, 1.6),
         }
@@ -257,7 +274,11 @@ impl Case {
         };
         let queued = (self.buffer as f64 + 2.0) * self.bits();
         let deviation = |ratio: f64, samples: f64| SIGMAS * (ratio * (1.0 - ratio) / samples).sqrt();
-        let idle = self.delay + self.bits() / self.rate + self.bits() / ACCESS;
+        let idle = match self.stage {
+            Stage::Emu => self.delay + self.bits() / self.rate + self.bits() / ACCESS,
+            // The bucket of an idle line has tokens.
+            Stage::Live => 0.0,
+        };
         let accepted = |services: &[&str], all: bool| {
             let values = services.iter().filter_map(|name| of("test.accepted", &format!("t[{name}]")));
             let values: Vec<f64> = values.map(|finding| finding["value"].as_f64().unwrap()).collect();
@@ -273,7 +294,13 @@ impl Case {
                 self.rate * 1.01 + queued / self.trial.min(0.5),
             ),
             "steady-rate" => within(finding("test.throughput"), self.rate * 0.88, self.rate * 1.01 + queued),
-            "plateau" => within(finding("test.plateau"), self.rate * 0.98, self.rate * 1.01),
+            "plateau" => {
+                let tokens = match self.stage {
+                    Stage::Emu => 0.0,
+                    Stage::Live => live::BURST as f64 * self.bits(),
+                };
+                within(finding("test.plateau"), self.rate * 0.98, self.rate * 1.01 + tokens / self.trial)
+            }
             "rfc2544-latency" => {
                 within(finding("test.latency"), idle * 0.99 - 1e-4, idle * 1.01 + EMULATOR_LATENESS)
             }
@@ -336,19 +363,33 @@ impl Case {
         }
     }
 
-    /// Runs the measurement with its fault, and judges the answer.
-    fn answer(&self, random: &mut RandomStream) -> Answer {
+    /// Runs the measurement with its fault. Returns its output, and whether an agent was killed or stopped for good.
+    fn emulate(&self, random: &mut RandomStream) -> (Output, bool) {
         let place = ScenarioFolder::of(&format!("chaos-{}", self.kind), &self.scenario());
-        let began = Instant::now();
         let mut command = place.command("emu", "out");
-        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         let controller = child.id();
         // The output of a run exceeds the buffer of a pipe.
         let output = std::thread::spawn(|| child.wait_with_output().unwrap());
-        let harmed = disturb(controller, || output.is_finished(), self.fault, random);
-        let output = output.join().unwrap();
-        let answer = judge(&json(&output), harmed.is_some(), |result| self.error(result));
+        let processes = || Processes {
+            agents: processes_of(controller),
+            others: children_of(controller).into_iter().chain([controller]).collect(),
+        };
+        let is_harmed = disturb(processes, || output.is_finished(), self.fault, random);
+        let is_clean = within(Duration::from_secs(10), || processes_of(controller).is_empty());
+        assert!(is_clean, "processes remain after the run: {:?}", processes_of(controller));
+        (output.join().unwrap(), is_harmed)
+    }
+
+    /// Runs the measurement with its fault, and judges the answer.
+    fn answer(&self, random: &mut RandomStream) -> Answer {
+        let began = Instant::now();
+        let (output, is_harmed) = match self.stage {
+            Stage::Emu => self.emulate(random),
+            Stage::Live => live::run(self, random),
+        };
+        let answer = judge(&json(&output), is_harmed, |result| self.error(result));
         let code = output.status.code();
         let expected = match &answer {
             Answer::Right | Answer::Wrong(_) => code == Some(0),
@@ -367,10 +408,10 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { kind, fault, rate, buffer, delay, loss, ber, frame, offered, trial } = self;
+        let Case { stage, kind, fault, rate, buffer, delay, loss, ber, frame, offered, trial } = self;
         write!(
             f,
-            "{kind}, {fault:?}: {rate} bit/s, {buffer} packets, {delay} s, loss {loss:.4}, ber {ber:.1e}; {frame} B at \
+            "{stage:?}, {kind}, {fault:?}: {rate} bit/s, {buffer} packets, {delay} s, loss {loss:.4}, ber {ber:.1e}; {frame} B at \
              {offered} bit/s for {trial:.3} s"
         )
     }
@@ -409,29 +450,33 @@ fn judge(result: &Value, is_harmed: bool, error: impl FnOnce(&Value) -> Option<S
     }
 }
 
-/// Disturbs a run until it ends. Returns the agent that was killed or stopped for good.
+/// Processes of a run that can be disturbed.
+struct Processes {
+    agents: Vec<u32>,
+    /// Controller, and emulator if there is one.
+    others: Vec<u32>,
+}
+
+/// Disturbs a run until it ends. Returns whether an agent was killed or stopped for good.
 fn disturb(
-    controller: u32,
+    processes: impl Fn() -> Processes,
     is_over: impl Fn() -> bool,
     fault: Fault,
     random: &mut RandomStream,
-) -> Option<Pid> {
-    let mut harmed = None;
+) -> bool {
+    let mut is_harmed = false;
     let began = Instant::now();
     while !is_over() {
         pause(random, 100, 900);
         assert!(began.elapsed() < LIMIT * 2, "the run does not end");
-        let agents = processes_of(controller);
+        let Processes { agents, others } = processes();
         if is_over() {
             break;
         }
+        let mut choose = |from: &[u32]| Pid::from_raw(from[random.below(from.len() as u64) as usize] as i32);
         match fault {
             Fault::Stalls => {
-                let mut candidates = agents;
-                candidates.extend(children_of(controller));
-                candidates.push(controller);
-                let process =
-                    Pid::from_raw(candidates[random.below(candidates.len() as u64) as usize] as i32);
+                let process = choose(&[agents, others].concat());
                 // The process may have ended in the meantime.
                 if kill(process, Signal::SIGSTOP).is_ok() {
                     pause(random, 5, 495);
@@ -439,17 +484,14 @@ fn disturb(
                 }
             }
             Fault::Hogs => drop(Hogs::start(1 + random.below(4), || pause(random, 50, 950))),
-            Fault::Frozen | Fault::Killed if harmed.is_none() && !agents.is_empty() => {
-                let agent = Pid::from_raw(agents[random.below(agents.len() as u64) as usize] as i32);
+            Fault::Frozen | Fault::Killed if !is_harmed && !agents.is_empty() => {
                 let signal = if fault == Fault::Killed { Signal::SIGKILL } else { Signal::SIGSTOP };
-                harmed = kill(agent, signal).is_ok().then_some(agent);
+                is_harmed = kill(choose(&agents), signal).is_ok();
             }
             Fault::Frozen | Fault::Killed => {}
         }
     }
-    let is_clean = within(Duration::from_secs(10), || processes_of(controller).is_empty());
-    assert!(is_clean, "processes remain after the run: {:?}", processes_of(controller));
-    harmed
+    is_harmed
 }
 
 fn pause(random: &mut RandomStream, min_ms: u64, more_ms: u64) {
@@ -479,13 +521,13 @@ impl Drop for Hogs {
 }
 
 /// Runs cases of the kinds in turn, starting at a random one.
-fn assert_right_or_void(cases: u64, kinds: &[&'static str]) {
+fn assert_right_or_void(stage: Stage, cases: u64, kinds: &[&'static str]) {
     needs::emulation();
     let seed = seed("chaos");
     let first = RandomStream::new(seed, "kind").below(kinds.len() as u64);
     let run = |number: u64| {
         let mut random = RandomStream::new(seed, &format!("case.{number}"));
-        let case = Case::draw(kinds[((first + number) % kinds.len() as u64) as usize], &mut random);
+        let case = Case::draw(stage, kinds[((first + number) % kinds.len() as u64) as usize], &mut random);
         let began = Instant::now();
         let answer = case.answer(&mut random);
         let text = format!("case {number}, {case}: {answer:?}");
@@ -519,16 +561,22 @@ fn assert_right_or_void(cases: u64, kinds: &[&'static str]) {
 }
 
 fn disturbed_measurements_are_right_or_void() {
-    assert_right_or_void(10, &SHORT);
+    assert_right_or_void(Stage::Emu, 10, &SHORT);
 }
 
 fn many_disturbed_measurements_are_right_or_void() {
     let kinds: Vec<&str> = SHORT.into_iter().chain(LONG).collect();
-    assert_right_or_void(100, &kinds);
+    assert_right_or_void(Stage::Emu, 100, &kinds);
+}
+
+fn many_disturbed_fleets_measure_right_or_void() {
+    assert_right_or_void(Stage::Live, 40, &live::KINDS);
 }
 
 netstage_harness::tests![
     disturbed_measurements_are_right_or_void,
     #[ignore = "takes half an hour"]
     many_disturbed_measurements_are_right_or_void,
+    #[ignore = "takes half an hour"]
+    many_disturbed_fleets_measure_right_or_void,
 ];

@@ -258,7 +258,11 @@ impl Case {
                 let truth = match kind {
                     "rfc2544-frame-loss" => {
                         let first = test.trials.iter().position(|trial| trial.void.is_empty());
-                        trials[first.expect("a valid trial")][0]
+                        let first = first.expect("a valid trial");
+                        if test.trials[first].requested_bps != test.trials[0].requested_bps {
+                            return Some("the loss at a rate below the maximum".into());
+                        }
+                        trials[first][0]
                     }
                     _ => truth,
                 };

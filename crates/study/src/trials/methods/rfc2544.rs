@@ -107,9 +107,10 @@ pub fn frame_loss(
     trial: Duration,
     step: f64,
 ) -> Result<(), TestAbort> {
+    let maximum = maximum(session, probe, max_rate);
     let mut machine = FrameLoss::new(FrameLossConfig {
         frame: probe.frame,
-        maximum: maximum(session, probe, max_rate),
+        maximum,
         step,
         duration: trial,
         pauses: pauses(session),
@@ -117,7 +118,10 @@ pub fn frame_loss(
     });
     let found = session.search(&probe.subject, &mut machine)?;
     add_deviations(session, &found.deviations);
-    let Some(first) = found.points.first() else { return Err(void(session, &probe.subject, &found.faults)) };
+    // The result is the loss at the maximum rate. Lower rates only show where it ends.
+    let Some(first) = found.points.first().filter(|point| point.load == maximum) else {
+        return Err(void(session, &probe.subject, &found.faults));
+    };
     add_loss(session, probe, first);
     let lossless = found.points.iter().find(|point| point.lost == 0);
     session.add_verdict(match lossless {
