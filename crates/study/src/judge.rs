@@ -32,6 +32,14 @@ struct Collected {
     has_lower_bound: bool,
 }
 
+/// Comparison with the values of another cell.
+struct CellComparison {
+    is_above: bool,
+    /// Whether a difference with an interval needs more runs.
+    needs_runs: bool,
+    description: String,
+}
+
 impl Collected {
     fn add(&mut self, cell: &Cell, outcome: &RunOutcome, selection: &Selection) {
         self.runs.push(select(&cell.plan, outcome, selection));
@@ -78,6 +86,32 @@ impl Collected {
         } else {
             (needs_high && self.has_lower_bound).then_some("a lower bound; the value may be higher")
         }
+    }
+
+    fn compare(
+        &self,
+        other: &Collected,
+        statistic: Statistic,
+        confident: bool,
+        unit: &str,
+    ) -> CellComparison {
+        let [own, others] = [self, other].map(|values| values.reduce(statistic));
+        let mut description = format!(" (versus {})", other.describe(statistic, &others, unit));
+        if other.has_lower_bound {
+            description += ", which is a lower bound";
+            return CellComparison { is_above: false, needs_runs: false, description };
+        }
+        if !confident || matches!(statistic, Statistic::Quantile(_)) {
+            let ends = if confident { (own.low, others.high) } else { (own.mean, others.mean) };
+            let is_above = ends.0.zip(ends.1).is_some_and(|(own, other)| own > other);
+            return CellComparison { is_above, needs_runs: false, description };
+        }
+        let pairs = self.runs.iter().zip(&other.runs);
+        let difference = estimate(&pairs.map(|(value, other)| value - other).collect::<Vec<f64>>());
+        description += &format!(", difference {}", format::estimate(&difference, unit));
+        let needs_runs = difference.runs < 2;
+        let is_above = !needs_runs && difference.low.is_some_and(|low| low > 0.0);
+        CellComparison { is_above, needs_runs, description }
     }
 
     fn quantile(&self, share: f64) -> Estimate {
@@ -157,26 +191,12 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Col
             }
             Bound::Above { other, confident } => match counterpart(cells, cell, other) {
                 Some(other) => {
-                    let other = values_of(other);
-                    let pairs = values_of(index).runs.iter().zip(&other.runs);
-                    let difference =
-                        estimate(&pairs.map(|(value, other)| value - other).collect::<Vec<f64>>());
-                    let compared = other.reduce(statistic);
-                    achieved = format!("{achieved} (versus {})", other.describe(statistic, &compared, unit));
-                    if other.has_lower_bound {
-                        achieved = format!("{achieved}, which is a lower bound");
-                        false
-                    } else if *confident && matches!(statistic, Statistic::Quantile(_)) {
-                        value.low.zip(compared.high).is_some_and(|(low, high)| low > high)
-                    } else if *confident {
-                        achieved = format!("{achieved}, difference {}", format::estimate(&difference, unit));
-                        if difference.runs < 2 {
-                            problem = "the comparison needs at least two runs; increase `repeat`".into();
-                        }
-                        difference.runs >= 2 && difference.low.is_some_and(|low| low > 0.0)
-                    } else {
-                        value.mean.zip(compared.mean).is_some_and(|(mean, other)| mean > other)
+                    let compared = values_of(index).compare(values_of(other), statistic, *confident, unit);
+                    achieved += &compared.description;
+                    if compared.needs_runs {
+                        problem = "the comparison needs at least two runs; increase `repeat`".into();
                     }
+                    compared.is_above
                 }
                 None => {
                     problem = format!("no cell with {} to compare with", settings(other));
