@@ -20,9 +20,11 @@ enum map_kind {
 	MAP_HASH = 1,
 	MAP_ARRAY = 2,
 	MAP_PERCPU_ARRAY = 6,
+	MAP_LPM_TRIE = 11,
 	MAP_DEVMAP = 14,
 	MAP_RINGBUF = 27,
 };
+#define MAP_NO_PREALLOCATION 1
 #define MAP_MMAPABLE (1 << 10)
 
 enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };

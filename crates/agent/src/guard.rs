@@ -5,6 +5,8 @@ use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_agent_api::task::Assignment;
 use netstage_host::shared_key::ConnectionAddresses;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Decides what an agent does for a controller, and keeps account of its requests. Called from any thread.
 pub trait RunGuard: Send + Sync {
@@ -20,11 +22,22 @@ pub trait RunGuard: Send + Sync {
         peer: ConnectionAddresses,
     ) -> Result<(), OrderRefusal>;
 
+    /// Subjects the calling thread, and all that it starts, to the limits on what a run may send.
+    fn confine(&self) -> Result<(), OrderRefusal> {
+        Ok(())
+    }
+
+    /// Confirms the consents of the receivers of an admitted run with the receivers themselves, until `stop` is
+    /// set. Blocks for several seconds if one does not answer.
+    fn confirm(&self, _run: u64, _assignment: &Assignment, _stop: &AtomicBool) -> Result<(), OrderRefusal> {
+        Ok(())
+    }
+
     /// Notes that an admitted run could not be prepared.
     fn could_not_prepare(&self, _run: u64, _refusal: &OrderRefusal) {}
 
     /// Returns signed consent to the flows that the assignment has the agent receive.
-    fn agree(&self, _run: u64, _assignment: &Assignment) -> Result<Vec<Consent>, OrderRefusal> {
+    fn agree(self: Arc<Self>, _run: u64, _assignment: &Assignment) -> Result<Vec<Consent>, OrderRefusal> {
         Err(OrderRefusal::new(OrderRefusalKind::Policy, "this agent does not issue consents"))
     }
 

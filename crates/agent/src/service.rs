@@ -172,6 +172,13 @@ impl AgentShared {
             let _ = ready.send(result);
             is_ready
         };
+        if let Some(guard) = &self.guard
+            && let Err(refusal) =
+                guard.confine().and_then(|()| guard.confirm(number, &orders.assignment, &orders.stop))
+        {
+            prepared(Err(refusal));
+            return;
+        }
         let journal = |assignment: &Assignment| self.spool.journal(number, assignment);
         let begin = |epoch: Epoch| self.state().session.begin(epoch.0);
         let report = run::run(self.worker.as_ref(), orders, prepared, journal, begin);
@@ -251,7 +258,7 @@ impl AgentService {
         self.0.state().session.check_owner(request.controller)?;
         let assignment = read_assignment(request.task_version, &request.assignment)?;
         match &self.0.guard {
-            Some(guard) => guard.agree(request.run, &assignment),
+            Some(guard) => Arc::clone(guard).agree(request.run, &assignment),
             // Clients of this socket are fully trusted, and need no consents.
             None => Ok(Vec::new()),
         }
@@ -360,7 +367,20 @@ impl agent_server::Agent for AgentService {
         request: Request<CompareClocksRequest>,
     ) -> Result<Response<CompareClocksReply>, Status> {
         let (found, refusal) = match self.asker(request.into_inner()) {
-            Ok(Some(asker)) => (spawn_blocking(move || asker.probe()).await.unwrap_or_default(), None),
+            Ok(Some(asker)) => {
+                let guard = self.0.guard.clone();
+                let probe = move || match guard.map_or(Ok(()), |guard| guard.confine()) {
+                    Ok(()) => Ok(asker.probe()),
+                    Err(refusal) => Err(refusal),
+                };
+                // Not a thread of the runtime, which would keep the limits of the run.
+                let probed = spawn_blocking(|| thread::spawn(probe).join());
+                match probed.await {
+                    Ok(Ok(Ok(found))) => (found, None),
+                    Ok(Ok(Err(refusal))) => (Vec::new(), Some(refusal.into())),
+                    _ => (Vec::new(), None),
+                }
+            }
             Ok(None) => (Vec::new(), None),
             Err(refusal) => (Vec::new(), Some(refusal.into())),
         };

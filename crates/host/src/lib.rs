@@ -7,7 +7,7 @@
 //! - [`socket`]: a daemon's control socket; [`shared_key`]: connections between hosts that share a key.
 //! - [`log`], [`counter`], [`prometheus`]: logs, counters and metrics of a daemon; [`signals`] and [`shutdown`]: its shutdown.
 //! - [`startup_error`]: startup errors of a daemon; [`doctor`]: features of this host.
-//! - [`bpf_error`]: errors of BPF programs; [`lock`], [`memory`], [`descriptors`]: lock files, memory, file descriptors.
+//! - [`egress`]: limits on what a group of threads sends; [`bpf_error`]: errors of BPF programs; [`lock`], [`memory`], [`descriptors`]: lock files, memory, file descriptors.
 //!
 //! ```
 //! let before = netstage_host::clock::monotonic_ns();
@@ -22,6 +22,7 @@ pub mod clock;
 pub mod counter;
 pub mod descriptors;
 pub mod doctor;
+pub mod egress;
 pub mod lock;
 pub mod log;
 pub mod memory;

@@ -313,13 +313,16 @@ pub struct Consent {
     /// Address and port of the receiver.
     #[prost(string, tag = "3")]
     pub destination: ::prost::alloc::string::String,
-    /// Signature of the run, the flow and the destination, as text of one line each, by the key of the
-    /// certificate (ECDSA, P-256, SHA-256).
+    /// Signature of run, flow, sender, destination, rate and duration, as text of one line each, by the key
+    /// of the certificate (ECDSA, P-256, SHA-256).
     #[prost(bytes = "vec", tag = "4")]
     pub signature: ::prost::alloc::vec::Vec<u8>,
     /// Certificate of the receiver (DER).
     #[prost(bytes = "vec", tag = "5")]
     pub certificate: ::prost::alloc::vec::Vec<u8>,
+    /// UDP port of the destination at which the receiver confirms the consent to the sender.
+    #[prost(uint32, tag = "6")]
+    pub confirmation_port: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgreeRequest {

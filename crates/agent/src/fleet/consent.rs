@@ -1,17 +1,80 @@
 //! Signed consent of a receiver to being sent to. The sender verifies it itself, so that a controller with a
 //! wrong address cannot make agents flood a host that did not consent.
 //!
-//! The consent consists of a signature by the receiver's key over run, flow and address, and the certificate
-//! of that key.
+//! The consent consists of a signature by the receiver's key over the terms of one flow, and the certificate
+//! of that key. [`super::confirmation`] binds it to the address and to the present.
 
 use super::authority::TlsIdentity;
 use netstage_agent_api::protocol::generated::Consent;
-use netstage_agent_api::task::Assignment;
+use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, ServiceTask};
+use netstage_core::time::Duration;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rustls::pki_types::{CertificateDer, UnixTime};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert, ring::ECDSA_P256_SHA256};
+
+/// Terms of a consent: one flow of one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConsentTerms {
+    /// Number of the run.
+    pub run: u64,
+    /// Number of the flow or service.
+    pub flow: u32,
+    /// Address of the sender.
+    pub source: IpAddr,
+    /// Address and port of the receiver, or the group of a multicast flow.
+    pub destination: SocketAddr,
+    /// Mean rate, payload bits per second; `None` where the traffic has none.
+    rate: Option<u64>,
+    duration: Duration,
+}
+
+impl ConsentTerms {
+    /// Returns the terms of a flow.
+    pub fn of_flow(run: u64, flow: &FlowTask, duration: Duration) -> ConsentTerms {
+        let rate = flow.traffic.pattern().and_then(|pattern| pattern.mean_rate()).map(|rate| rate as u64);
+        let (source, destination) = (flow.source.ip(), flow.destination);
+        ConsentTerms { run, flow: flow.id, source, destination, rate, duration }
+    }
+
+    /// Returns the terms of what one end of a service is sent by the other.
+    fn of_service(run: u64, service: &ServiceTask, is_received: bool, duration: Duration) -> ConsentTerms {
+        let (own, other) = (service.local_endpoint(), service.remote_endpoint());
+        let (source, destination) = if is_received { (other, own) } else { (own, other) };
+        ConsentTerms { run, flow: service.id, source: source.ip(), destination, rate: None, duration }
+    }
+
+    /// Returns the terms of everything that an assignment has the agent receive.
+    pub fn received(run: u64, assignment: &Assignment) -> impl Iterator<Item = ConsentTerms> {
+        ConsentTerms::all(run, assignment, FlowSide::Receive)
+    }
+
+    /// Returns the terms of everything that an assignment has the agent send.
+    pub fn sent(run: u64, assignment: &Assignment) -> impl Iterator<Item = ConsentTerms> {
+        ConsentTerms::all(run, assignment, FlowSide::Send)
+    }
+
+    fn all(run: u64, assignment: &Assignment, side: FlowSide) -> impl Iterator<Item = ConsentTerms> {
+        let duration = assignment.duration;
+        let flows = assignment.flows.iter().filter(move |flow| flow.side == side);
+        let is_received = side == FlowSide::Receive;
+        let service = move |service| ConsentTerms::of_service(run, service, is_received, duration);
+        let flows = flows.map(move |flow| ConsentTerms::of_flow(run, flow, duration));
+        flows.chain(assignment.services.iter().map(service))
+    }
+
+    /// Returns the terms as signed text.
+    pub fn statement(&self) -> String {
+        let ConsentTerms { run, flow, source, destination, rate, duration } = self;
+        let rate = rate.map_or("any".into(), |rate| format!("{rate} bit/s"));
+        format!(
+            "netstage consent to be sent to\nrun {run}\nflow {flow}\nfrom {source}\nat {destination}\n\
+             rate {rate}\nduration {} ns\n",
+            duration.0
+        )
+    }
+}
 
 /// Signs consents to the flows an agent receives.
 pub struct Signer {
@@ -28,45 +91,44 @@ impl Signer {
         Some(Signer { key, certificate: identity.chain.first()?.to_vec() })
     }
 
-    /// Signs one consent for each flow that the assignment sends to the agent, and for each service.
-    pub fn consents(&self, run: u64, assignment: &Assignment) -> Vec<Consent> {
-        let sign = |flow: u32, destination: SocketAddr| {
-            let signature = self.key.sign(&SystemRandom::new(), &statement(run, flow, destination)).ok()?;
-            Some(Consent {
-                run,
-                flow,
-                destination: destination.to_string(),
-                signature: signature.as_ref().to_vec(),
-                certificate: self.certificate.clone(),
-            })
-        };
-        assignment.received().filter_map(|(number, destination)| sign(number, destination)).collect()
+    /// Signs a consent to these terms.
+    pub fn consent(&self, terms: &ConsentTerms) -> Option<Consent> {
+        Some(Consent {
+            run: terms.run,
+            flow: terms.flow,
+            destination: terms.destination.to_string(),
+            signature: self.sign(terms.statement().as_bytes())?,
+            certificate: self.certificate.clone(),
+            confirmation_port: 0,
+        })
+    }
+
+    /// Signs a message.
+    pub fn sign(&self, message: &[u8]) -> Option<Vec<u8>> {
+        Some(self.key.sign(&SystemRandom::new(), message).ok()?.as_ref().to_vec())
     }
 }
 
-/// Reports whether a consent was signed by an agent of the authority's fleet and permits sending this flow to
-/// this destination.
-pub fn covers(
-    consent: &Consent,
-    authority: &CertificateDer<'_>,
-    run: u64,
-    flow: u32,
-    destination: SocketAddr,
-) -> bool {
+/// Reports whether a message was signed by the key of a certificate (DER).
+pub fn is_signed_by(certificate: &[u8], message: &[u8], signature: &[u8]) -> bool {
+    let certificate = CertificateDer::from(certificate);
+    let parsed = EndEntityCert::try_from(&certificate);
+    parsed.is_ok_and(|parsed| parsed.verify_signature(ECDSA_P256_SHA256, message, signature).is_ok())
+}
+
+/// Reports whether a consent was signed by an agent of the authority's fleet and permits sending on
+/// these terms.
+pub fn covers(consent: &Consent, authority: &CertificateDer<'_>, terms: &ConsentTerms) -> bool {
     let verified = || {
         let anchor = anchor_from_trusted_cert(authority).ok()?;
         let certificate = CertificateDer::from(consent.certificate.as_slice());
         let certificate = EndEntityCert::try_from(&certificate).ok()?;
         let (now, usage) = (UnixTime::now(), KeyUsage::client_auth());
         certificate.verify_for_usage(&[ECDSA_P256_SHA256], &[anchor], &[], now, usage, None, None).ok()?;
-        let statement = statement(run, flow, destination);
-        certificate.verify_signature(ECDSA_P256_SHA256, &statement, &consent.signature).ok()
+        let statement = terms.statement();
+        certificate.verify_signature(ECDSA_P256_SHA256, statement.as_bytes(), &consent.signature).ok()
     };
-    (consent.run, consent.flow) == (run, flow) && verified().is_some()
-}
-
-fn statement(run: u64, flow: u32, destination: SocketAddr) -> Vec<u8> {
-    format!("netstage consent to be sent to\nrun {run}\nflow {flow}\nat {destination}\n").into_bytes()
+    (consent.run, consent.flow) == (terms.run, terms.flow) && verified().is_some()
 }
 
 #[cfg(test)]
@@ -105,19 +167,31 @@ mod tests {
         let sent = FlowTask { side: FlowSide::Send, id: 8, ..flow.clone() };
         let flows = vec![flow, sent];
         let assignment = Assignment::of_flows("a", second, second, flows);
-        let consents = |identity| Signer::new(&identity).unwrap().consents(3, &assignment);
-        let given = consents(identity(&ours, far));
-        let [consent] = &given[..] else { panic!("{given:?}") };
-        let check = |consent: &Consent, run, flow, to: &str| {
-            covers(consent, ours.certificate(), run, flow, to.parse().unwrap())
+        let sign = |identity| {
+            let signer = Signer::new(&identity).unwrap();
+            ConsentTerms::received(3, &assignment)
+                .filter_map(|terms| signer.consent(&terms))
+                .collect::<Vec<_>>()
         };
-        assert!(check(consent, 3, 7, "192.0.2.1:5001"));
-        assert!(!check(consent, 4, 7, "192.0.2.1:5001"));
-        assert!(!check(consent, 3, 8, "192.0.2.1:5001"));
-        assert!(!check(consent, 3, 7, "192.0.2.9:5001"));
-        assert!(!check(&Consent { run: 4, ..consent.clone() }, 4, 7, "192.0.2.1:5001"));
-        assert!(!check(&consents(identity(&ours, 1))[0], 3, 7, "192.0.2.1:5001"), "expired");
+        let given = sign(identity(&ours, far));
+        let [consent] = &given[..] else { panic!("{given:?}") };
+        let [terms] = &ConsentTerms::received(3, &assignment).collect::<Vec<_>>()[..] else { panic!() };
+        let check = |consent: &Consent, terms: &ConsentTerms| covers(consent, ours.certificate(), terms);
+        assert!(check(consent, terms));
+        for other in [
+            ConsentTerms { run: 4, ..terms.clone() },
+            ConsentTerms { flow: 8, ..terms.clone() },
+            ConsentTerms { source: "192.0.2.9".parse().unwrap(), ..terms.clone() },
+            ConsentTerms { destination: "192.0.2.9:5001".parse().unwrap(), ..terms.clone() },
+            ConsentTerms { rate: Some(2), ..terms.clone() },
+            ConsentTerms { duration: second * 2, ..terms.clone() },
+        ] {
+            assert!(!check(consent, &other), "{other:?}");
+            let renamed = Consent { run: other.run, flow: other.flow, ..consent.clone() };
+            assert!(!check(&renamed, &other), "{other:?}");
+        }
+        assert!(!check(&sign(identity(&ours, 1))[0], terms), "expired");
         let theirs = Authority::create(&folder, "theirs").unwrap();
-        assert!(!check(&consents(identity(&theirs, far))[0], 3, 7, "192.0.2.1:5001"), "another fleet");
+        assert!(!check(&sign(identity(&theirs, far))[0], terms), "another fleet");
     }
 }

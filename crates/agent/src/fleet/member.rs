@@ -213,6 +213,7 @@ impl FleetAgent {
     pub fn serve(self, worker: Arc<dyn Worker>) -> io::Result<()> {
         let runtime = runtime()?;
         let FleetAgent { folder, membership, authority, guard, spool, ender, metrics, log, _lock } = self;
+        let ending = Arc::clone(&guard);
         let turns = Arc::new(ExclusiveAgent::new(spool, worker, Arc::clone(&guard) as Arc<dyn RunGuard>));
         let session_log = Arc::clone(&log);
         let report = move |reason| match reason {
@@ -249,6 +250,7 @@ impl FleetAgent {
         })?;
         // A worker that hangs must not keep the process from ending.
         runtime.shutdown_background();
+        ending.end();
         Ok(())
     }
 }

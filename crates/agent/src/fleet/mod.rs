@@ -13,7 +13,8 @@
 //! - [`status`]: status of the agents; `metrics`: metrics for Prometheus.
 
 pub mod authority;
-pub mod consent;
+pub mod confirmation;
+mod consent;
 pub mod enrollment;
 pub mod folder;
 pub mod hub;

@@ -1,7 +1,9 @@
 //! Admission control of an agent of a fleet. It enforces the agent's policy, allows sending only with the
 //! receiver's consent, and logs every request and its outcome.
 
-use super::consent::{self, Signer};
+use super::confirmation::{self, ConsentResponder};
+use super::consent::{self, ConsentTerms, Signer};
+use super::folder::now_s;
 use super::metrics::{AgentCounts, count};
 use crate::services;
 use crate::{FIRST_PORT, RunGuard};
@@ -13,6 +15,8 @@ use netstage_agent_api::task::{
 };
 use netstage_agent_api::watch::{FlowSpec, WatchedEndpoint};
 use netstage_core::fleet::{FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest};
+use netstage_core::time::Duration;
+use netstage_host::egress::{EgressDrops, EgressGroup, EgressLimits};
 use netstage_host::log::{Level, Log};
 use netstage_host::netns::netlink::Netlink;
 use netstage_host::shared_key::ConnectionAddresses;
@@ -24,7 +28,10 @@ use rustls::pki_types::CertificateDer;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
+
+const SECONDS_PER_DAY: u64 = 86_400;
 
 /// Enforces the agent's policy on requests of the controller.
 pub struct PolicyGuard {
@@ -32,6 +39,18 @@ pub struct PolicyGuard {
     controller: String,
     authority: CertificateDer<'static>,
     signer: Mutex<Option<Arc<Signer>>>,
+    /// Consents of the receivers in the run that was admitted last.
+    consents: Mutex<Vec<Consent>>,
+    /// Confirms the consents that were given last.
+    responder: Mutex<Option<ConsentResponder>>,
+    /// Whether the kernel enforces what the policy limits. It does not if that is nothing.
+    is_enforced: bool,
+    /// Group of the threads of runs, until the end of the agent.
+    egress: Mutex<Option<Arc<EgressGroup>>>,
+    /// Drops that have been logged.
+    logged_drops: Mutex<EgressDrops>,
+    /// Day of the budget (since 1970, UTC).
+    budget_day: Mutex<u64>,
     /// Counters of accepted and refused requests, and of connections.
     pub counts: AgentCounts,
     log: Log,
@@ -45,11 +64,18 @@ impl PolicyGuard {
         authority: CertificateDer<'static>,
         log: Log,
     ) -> PolicyGuard {
+        let egress = enforce(&policy, &log);
         PolicyGuard {
             policy,
+            is_enforced: egress.is_some(),
+            egress: Mutex::new(egress.map(Arc::new)),
+            logged_drops: Mutex::default(),
+            budget_day: Mutex::new(today()),
             controller: controller.into(),
             authority,
             signer: Mutex::default(),
+            consents: Mutex::default(),
+            responder: Mutex::default(),
             counts: AgentCounts::default(),
             log,
         }
@@ -57,7 +83,13 @@ impl PolicyGuard {
 
     /// Sets the signer of consents.
     pub fn sign_with(&self, signer: Option<Signer>) {
-        *self.signer.lock().unwrap_or_else(PoisonError::into_inner) = signer.map(Arc::new);
+        *lock(&self.signer) = signer.map(Arc::new);
+    }
+
+    /// Ends what outlasts runs, at the end of the agent.
+    pub fn end(&self) {
+        drop(lock(&self.responder).take());
+        drop(lock(&self.egress).take());
     }
 
     /// Checks an assignment against the policy. `consents` are those of the receivers it sends to; without
@@ -73,6 +105,7 @@ impl PolicyGuard {
         let interface_of =
             |own: IpAddr| here.iter().find(|(_, address)| *address == own).map(|(name, _)| name.as_str());
         let outgoing = OutgoingInterfaces::here(&self.policy);
+        let duration = assignment.duration;
         let flows = assignment.flows.iter().map(|task| {
             let (own, other) = match (task.side, &task.transport) {
                 (FlowSide::Send, _) => (task.source.ip(), task.destination.ip()),
@@ -81,11 +114,16 @@ impl PolicyGuard {
                 }
                 (FlowSide::Receive, _) => (task.destination.ip(), task.source.ip()),
             };
-            let answers = !matches!(task.transport, TaskTransport::Udp(_) | TaskTransport::Multicast { .. });
-            let sends = answers || task.side == FlowSide::Send || task.traffic.application().is_some();
+            let is_dialogue = task.traffic.application().is_some();
+            // A receiver confirms its consent, except to a group.
+            let sends =
+                task.side == FlowSide::Send || !matches!(task.transport, TaskTransport::Multicast { .. });
+            let is_stamp = matches!(task.transport, TaskTransport::Stamp { .. });
             FlowRequest {
+                sends,
+                responds: task.side == FlowSide::Receive && (is_dialogue || is_stamp),
                 name: &task.name,
-                role: self.direction(task, run, consents.unwrap_or_default()),
+                role: self.direction(task, run, duration, consents.unwrap_or_default()),
                 peer: other,
                 interface: interface_of(own),
                 egress_interface: outgoing.interface(own, other).filter(|_| sends),
@@ -93,11 +131,14 @@ impl PolicyGuard {
         });
         let services = assignment.services.iter().map(|task| {
             let (own, other) = (task.local_endpoint().ip(), task.remote_endpoint());
-            let agrees = |consent: &Consent| consent::covers(consent, &self.authority, run, task.id, other);
+            let mut sent = ConsentTerms::sent(run, assignment);
+            let terms = sent.find(|terms| (terms.flow, terms.destination) == (task.id, other));
+            let agrees = |consent: &Consent| {
+                terms.as_ref().is_some_and(|terms| consent::covers(consent, &self.authority, terms))
+            };
             ServiceRequest {
                 name: &task.name,
                 kind: task.task.program().name(),
-                is_server: task.role == ServiceRole::Server,
                 has_consent: consents.is_none_or(|consents| consents.iter().any(agrees)),
                 peer: other.ip(),
                 interface: interface_of(own),
@@ -105,6 +146,9 @@ impl PolicyGuard {
             }
         });
         let router = router.as_ref().map_err(Clone::clone)?;
+        if consents.is_none() {
+            ConsentTerms::received(run, assignment).try_for_each(|terms| owns(terms.destination.ip()))?;
+        }
         if let Some(other) = assignment.watch.iter().find(|watched| !is_own_connection(watched, assignment)) {
             let reason = format!("{} is not a TCP flow that this agent sends in the run", other.subject);
             return Err(OrderRefusal::new(OrderRefusalKind::Assignment, reason));
@@ -115,6 +159,7 @@ impl PolicyGuard {
         let request = RunRequest {
             controller: &self.controller,
             duration: assignment.duration,
+            is_enforced: self.is_enforced,
             router: router.as_ref().map(router_request),
             tcp_events: !assignment.watch.is_empty(),
             flows: flows.collect(),
@@ -125,16 +170,19 @@ impl PolicyGuard {
             .map_err(|(subject, refusal)| refusal.with_subject(subject.unwrap_or_default()))
     }
 
-    fn direction(&self, flow: &FlowTask, run: u64, consents: &[Consent]) -> FlowRole {
+    fn direction(&self, flow: &FlowTask, run: u64, duration: Duration, consents: &[Consent]) -> FlowRole {
         if flow.side == FlowSide::Receive {
             return FlowRole::Receive;
         }
         let one_ended =
             matches!(flow.transport, TaskTransport::IcmpEcho(_) | TaskTransport::UdpUnreachable(_));
-        let covers =
-            |consent: &Consent| consent::covers(consent, &self.authority, run, flow.id, flow.destination);
+        let terms = ConsentTerms::of_flow(run, flow, duration);
+        let covers = |consent: &Consent| consent::covers(consent, &self.authority, &terms);
         FlowRole::Send {
-            rate: flow.traffic.pattern().and_then(|pattern| pattern.mean_rate()),
+            rate: flow.traffic.pattern().and_then(|pattern| match self.is_enforced {
+                true => pattern.mean_rate(),
+                false => pattern.peak_rate(),
+            }),
             has_consent: !one_ended && consents.iter().any(covers),
             one_ended,
             spins: flow.spins(),
@@ -153,6 +201,22 @@ impl PolicyGuard {
         let result = self.check(run, assignment, &router, consents);
         self.log_decision(what, run, assignment, router.ok().flatten().as_ref(), result.as_ref().err());
         result
+    }
+
+    /// Logs the packets that the kernel has dropped since the last call.
+    fn log_drops(&self, egress: &EgressGroup) {
+        let drops = egress.drops();
+        let before = std::mem::replace(&mut *lock(&self.logged_drops), drops);
+        if drops != before {
+            let (interface, destination) =
+                (drops.interface - before.interface, drops.destination - before.destination);
+            let (rate, budget) = (drops.rate - before.rate, drops.budget - before.budget);
+            let message = format!(
+                "packets of earlier runs dropped by the policy: {rate} by `rate`, {destination} by `destinations`, \
+                 {interface} by `interfaces`, {budget} by `bytes_per_day`"
+            );
+            (self.log)(Level::Alarm, &message);
+        }
     }
 
     fn log_decision(
@@ -202,25 +266,84 @@ impl RunGuard for PolicyGuard {
         consents: &[Consent],
         _peer: ConnectionAddresses,
     ) -> Result<(), OrderRefusal> {
-        self.check_and_log("preparation of", run, assignment, Some(consents))
+        self.check_and_log("preparation of", run, assignment, Some(consents))?;
+        *lock(&self.consents) = consents.to_vec();
+        Ok(())
+    }
+
+    fn confirm(&self, run: u64, assignment: &Assignment, stop: &AtomicBool) -> Result<(), OrderRefusal> {
+        let consents = std::mem::take(&mut *lock(&self.consents));
+        let mut confirmed = Vec::new();
+        for terms in ConsentTerms::sent(run, assignment) {
+            // One-ended flows have no consent, and a group has no address at which to ask.
+            let covers = |consent: &&Consent| consent::covers(consent, &self.authority, &terms);
+            let Some(consent) = consents.iter().find(covers) else { continue };
+            let asked = (terms.source, terms.destination.ip(), &consent.certificate);
+            if terms.destination.ip().is_multicast() || confirmed.contains(&asked) {
+                continue;
+            }
+            confirmation::ask(&terms, consent, stop).map_err(|reason| {
+                let (first, last) = (confirmation::PORTS.start(), confirmation::PORTS.end());
+                OrderRefusal::new(OrderRefusalKind::Policy, reason).remedy(format!(
+                    "run an agent on that host, and open UDP ports {first} to {last} there for this one"
+                ))
+            })?;
+            confirmed.push(asked);
+        }
+        Ok(())
+    }
+
+    fn confine(&self) -> Result<(), OrderRefusal> {
+        if !self.is_enforced {
+            return Ok(());
+        }
+        let Some(egress) = lock(&self.egress).clone() else {
+            return Err(OrderRefusal::new(OrderRefusalKind::System, "the agent is about to end"));
+        };
+        self.log_drops(&egress);
+        let mut day = lock(&self.budget_day);
+        let renewed = match self.policy.bytes_per_day.filter(|_| *day != today()) {
+            Some(bytes) => egress.set_budget(bytes).map_err(|error| error.to_string()),
+            None => Ok(()),
+        };
+        *day = today();
+        let entered = renewed.and_then(|()| egress.enter().map_err(|error| error.to_string()));
+        entered.map_err(|error| {
+            let reason = format!("the kernel cannot enforce the policy: {error}");
+            OrderRefusal::new(OrderRefusalKind::System, reason)
+        })
     }
 
     fn could_not_prepare(&self, run: u64, refusal: &OrderRefusal) {
         (self.log)(Level::Alarm, &format!("cannot prepare run {run}: {refusal}"));
     }
 
-    fn agree(&self, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, OrderRefusal> {
+    fn agree(self: Arc<Self>, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, OrderRefusal> {
         let received = assignment.flows.iter().filter(|flow| flow.side == FlowSide::Receive).cloned();
         let received = Assignment { flows: received.collect(), clocks: None, ..assignment.clone() };
         self.check_and_log("consent to", run, &received, None)?;
-        let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(signer.map(|signer| signer.consents(run, &received)).unwrap_or_default())
+        let Some(signer) = lock(&self.signer).clone() else { return Ok(Vec::new()) };
+        let terms: Vec<ConsentTerms> = ConsentTerms::received(run, &received).collect();
+        let sign = |terms: &ConsentTerms| Some((terms.destination.ip(), signer.consent(terms)?));
+        let signed: Vec<(IpAddr, Consent)> = terms.iter().filter_map(sign).collect();
+        let guard = Arc::clone(&self);
+        // Its ports are free again once it has ended.
+        drop(lock(&self.responder).take());
+        let responder = ConsentResponder::start(terms, &signer, move || guard.confine().is_ok());
+        let with_port = |(address, consent): (IpAddr, Consent)| {
+            let confirmation_port = responder.port(address).unwrap_or(0).into();
+            Consent { confirmation_port, ..consent }
+        };
+        let consents = signed.into_iter().map(with_port).collect();
+        *lock(&self.responder) = Some(responder);
+        Ok(consents)
     }
 
     fn capabilities(&self) -> Vec<String> {
         let allowed =
             |program: &ServiceProgram| self.policy.services.iter().any(|name| name == program.name());
-        ServiceProgram::ALL.into_iter().filter(allowed).map(services::capability).collect()
+        let services = ServiceProgram::ALL.into_iter().filter(allowed).map(services::capability);
+        services.chain(announced(&self.policy, self.is_enforced)).collect()
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
@@ -228,6 +351,95 @@ impl RunGuard for PolicyGuard {
             |name: &String| self.policy.interfaces.as_ref().is_none_or(|names| names.contains(name));
         interfaces().into_iter().filter(|(name, _)| allowed(name)).map(|(_, address)| address).collect()
     }
+}
+
+/// Prefix of a capability that announces a rule of the policy.
+const RULE_PREFIX: &str = "policy.";
+/// Maximum number of announced values of one rule.
+const MAX_VALUES: usize = 16;
+
+/// Returns the rules of a policy as capabilities, each with its value. Lists have an entry for each value.
+fn announced(policy: &Policy, is_enforced: bool) -> Vec<String> {
+    let mut rules = Vec::new();
+    let mut add = |rule: &str, value: String| rules.push(format!("{RULE_PREFIX}{rule} {value}"));
+    let list = |values: Option<Vec<String>>| match values {
+        None => vec!["any".to_owned()],
+        Some(values) if values.is_empty() => vec!["none".to_owned()],
+        Some(mut values) => {
+            let more = values.len().saturating_sub(MAX_VALUES);
+            values.truncate(MAX_VALUES);
+            values.extend((more > 0).then(|| format!("and {more} more")));
+            values
+        }
+    };
+    let prefixes = |all: &Vec<_>| all.iter().map(ToString::to_string).collect();
+    for (rule, values) in [
+        ("controllers", list(policy.controllers.clone())),
+        ("destinations", list(policy.destinations.as_ref().map(prefixes))),
+        ("interfaces", list(policy.interfaces.clone())),
+        ("services", list(Some(policy.services.clone()))),
+    ] {
+        values.into_iter().for_each(|value| add(rule, value));
+    }
+    let unlimited = || "unlimited".to_owned();
+    add("rate", policy.rate.map_or_else(unlimited, |rate| rate.to_string()));
+    add("bytes_per_day", policy.bytes_per_day.map_or_else(unlimited, |bytes| format!("{bytes} B")));
+    let longest = policy.max_duration.map(|longest| format!("{} s", longest.as_secs_f64()));
+    add("max_duration", longest.unwrap_or_else(unlimited));
+    for (rule, is_allowed) in [
+        ("one_ended", policy.one_ended),
+        ("spin", policy.spin),
+        ("routers", policy.routers),
+        ("tcp_events", policy.tcp_events),
+    ] {
+        add(rule, is_allowed.to_string());
+    }
+    add("enforced-by", if is_enforced { "kernel" } else { "agent" }.into());
+    rules
+}
+
+/// Parses a capability that announces a rule. Returns the rule and its value.
+pub fn rule_of_capability(capability: &str) -> Option<(&str, &str)> {
+    capability.strip_prefix(RULE_PREFIX)?.split_once(' ')
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn today() -> u64 {
+    now_s() / SECONDS_PER_DAY
+}
+
+/// Refuses a receiver's address that this host does not have.
+fn owns(address: IpAddr) -> Result<(), OrderRefusal> {
+    let is_here = || all_addresses().iter().any(|(_, own)| *own == address);
+    if address.is_multicast() || address.is_loopback() || is_here() {
+        return Ok(());
+    }
+    let reason = format!("{address} is no address of this host, which consents for its own addresses only");
+    Err(OrderRefusal::new(OrderRefusalKind::Policy, reason)
+        .remedy("set an address of this host for the node in [place]"))
+}
+
+/// Has the kernel enforce what the policy limits, if it can.
+fn enforce(policy: &Policy, log: &Log) -> Option<EgressGroup> {
+    let limits = EgressLimits {
+        rate: policy.rate,
+        destinations: policy.destinations.clone(),
+        interfaces: policy.interfaces.clone(),
+        budget: policy.bytes_per_day,
+    };
+    if limits == EgressLimits::default() {
+        return None;
+    }
+    let created = EgressGroup::create(limits);
+    let refused = "traffic without a constant rate, and programs of services, are refused";
+    created
+        .map_err(|error| {
+            log(Level::Alarm, &format!("{error}, so the policy is not enforced there; {refused}"))
+        })
+        .ok()
 }
 
 /// Parses the configuration of the requested router. Features that a run does not need, but that affect this
@@ -300,22 +512,28 @@ fn router_request(router: &PeConfig) -> RouterRequest<'_> {
 
 /// Returns the addresses of the interfaces that are up, without link-local ones; those of loopback last.
 fn interfaces() -> Vec<(String, IpAddr)> {
-    let Ok(all) = getifaddrs() else { return Vec::new() };
     let is_routable = |address: &IpAddr| match address {
         IpAddr::V4(address) => !address.is_link_local(),
         IpAddr::V6(address) => !address.is_unicast_link_local(),
     };
+    let mut found = all_addresses();
+    found.retain(|(_, address)| is_routable(address));
+    found.sort_by_key(|(_, address)| address.is_loopback());
+    found
+}
+
+/// Returns the addresses of the interfaces that are up.
+fn all_addresses() -> Vec<(String, IpAddr)> {
+    let Ok(all) = getifaddrs() else { return Vec::new() };
     let found = all.filter(|one| one.flags.contains(InterfaceFlags::IFF_UP)).filter_map(|one| {
         let storage = one.address?;
         let address = storage
             .as_sockaddr_in()
             .map(|v4| IpAddr::from(v4.ip()))
             .or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))?;
-        is_routable(&address).then_some((one.interface_name, address))
+        Some((one.interface_name, address))
     });
-    let mut found: Vec<(String, IpAddr)> = found.collect();
-    found.sort_by_key(|(_, address)| address.is_loopback());
-    found
+    found.collect()
 }
 
 /// Outgoing interfaces according to the kernel's routes. Empty if the policy does not restrict interfaces.
@@ -348,7 +566,6 @@ impl OutgoingInterfaces {
 mod tests {
     use super::*;
     use netstage_core::quantity::BitRate;
-    use netstage_core::time::Duration;
     use netstage_core::traffic::Pattern;
 
     /// Returns an assignment in which 10.0.0.1 sends to 10.0.0.2 and receives from it.

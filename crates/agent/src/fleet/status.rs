@@ -1,6 +1,7 @@
 //! Status of the agents of a fleet. The hub writes it once a second; any process that can read the
 //! controller's folder can query it with [`Fleet::agents`](super::Fleet::agents).
 
+use super::policy;
 use crate::services;
 use netstage_core::measure::ClockOffset;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,11 @@ impl AgentStatus {
     /// Returns the services whose programs its policy allows, each with the missing Debian packages, if any.
     pub fn services(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.capabilities.iter().filter_map(|capability| services::of_capability(capability))
+    }
+
+    /// Returns the rules of its policy with their values; a rule with several values occurs several times.
+    pub fn policy(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.capabilities.iter().filter_map(|capability| policy::rule_of_capability(capability))
     }
 }
 

@@ -264,6 +264,7 @@ impl Agent for Liar {
             destination: destination.into(),
             signature: vec![0; 64],
             certificate: vec![0; 100],
+            confirmation_port: 9,
         };
         let consents = (0..1000).map(|flow| consent(flow, "127.0.0.1:9")).collect();
         Ok(Response::new(AgreeReply { refusal: None, consents }))

@@ -46,6 +46,16 @@ impl IpPrefix {
         IpPrefix::containing(address, u8::MAX)
     }
 
+    /// Returns the address, whose host bits are zero.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Returns the length in bits.
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
     /// Returns whether the prefix contains an address.
     pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && bits(address) & !self.host_bits() == self.first()

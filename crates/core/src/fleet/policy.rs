@@ -14,8 +14,10 @@ use core::net::IpAddr;
 pub struct Policy {
     /// Names of the controllers that may command the agent.
     pub controllers: Option<Vec<String>>,
-    /// Maximum total payload rate of all flows it sends, in bits per second.
+    /// Maximum rate of everything it sends, in bits per second.
     pub rate: Option<BitRate>,
+    /// Maximum number of bytes it sends per day.
+    pub bytes_per_day: Option<u64>,
     /// Maximum duration of a run.
     pub max_duration: Option<Duration>,
     /// Prefixes it may send to.
@@ -41,6 +43,8 @@ pub struct RunRequest<'a> {
     pub controller: &'a str,
     /// Duration of the run.
     pub duration: Duration,
+    /// Whether the kernel enforces rate, destinations and interfaces on every packet that the run sends.
+    pub is_enforced: bool,
     /// The router the agent is to run, if any.
     pub router: Option<RouterRequest<'a>>,
     /// Whether the agent is to record TCP events of the flows it sends.
@@ -67,8 +71,6 @@ pub struct ServiceRequest<'a> {
     pub name: &'a str,
     /// Kind of the service.
     pub kind: &'a str,
-    /// Whether this end is the server, which sends the requested data, or the client.
-    pub is_server: bool,
     /// Whether the peer has given its consent.
     pub has_consent: bool,
     /// Address of the peer.
@@ -86,6 +88,10 @@ pub struct FlowRequest<'a> {
     pub name: &'a str,
     /// Role of this end.
     pub role: FlowRole,
+    /// Whether this end sends anything to the peer, as senders do, and receivers that acknowledge or answer.
+    pub sends: bool,
+    /// Whether this end sends data of its own when the peer asks for it, such as a server.
+    pub responds: bool,
     /// Address of the peer.
     pub peer: IpAddr,
     /// Interface that has this end's address, if known.
@@ -101,7 +107,8 @@ pub enum FlowRole {
     Receive,
     /// The agent sends.
     Send {
-        /// Mean rate in bits per second; `None` to send as fast as possible.
+        /// Rate in bits per second: the mean if the kernel enforces the limit, the peak otherwise; `None` to
+        /// send as fast as possible.
         rate: Option<f64>,
         /// Whether the receiver has given its consent.
         has_consent: bool,
@@ -123,6 +130,9 @@ impl Policy {
             let reason = format!("controller {} may not command this agent", request.controller);
             return refuse_run(reason, "add it to `controllers` in the agent's policy");
         }
+        if self.bytes_per_day.is_some() && !request.is_enforced {
+            return Err((None, not_enforced("any packet", "bytes_per_day")));
+        }
         if let Some(longest) = self.max_duration.filter(|longest| request.duration > *longest) {
             let (asked, allowed) = (request.duration.as_secs_f64(), longest.as_secs_f64());
             let reason = format!("the run takes {asked} s; this agent's policy allows {allowed} s");
@@ -140,10 +150,13 @@ impl Policy {
         }
         let mut sent = 0.0;
         for flow in &request.flows {
-            sent += self.flow(flow).map_err(|refusal| (Some(format!("flow {}", flow.name)), refusal))?;
+            sent += self
+                .flow(flow, request.is_enforced)
+                .map_err(|refusal| (Some(format!("flow {}", flow.name)), refusal))?;
         }
         for service in &request.services {
-            self.service(service).map_err(|refusal| (Some(format!("service {}", service.name)), refusal))?;
+            self.service(service, request.is_enforced)
+                .map_err(|refusal| (Some(format!("service {}", service.name)), refusal))?;
         }
         if let Some(rate) = self.rate.filter(|rate| sent > rate.as_f64()) {
             let reason = format!(
@@ -160,11 +173,21 @@ impl Policy {
             let reason = "this agent's policy does not allow it to act as a router";
             return Err(refuse(reason, "set `routers = true` in the policy"));
         }
+        let rate = self.rate.map(|rate| format!("`rate` to {rate}"));
+        let bytes = self.bytes_per_day.map(|bytes| format!("`bytes_per_day` to {bytes} B"));
+        if let Some(limit) = rate.or(bytes) {
+            let reason =
+                format!("a router forwards what its customers send; this agent's policy limits {limit}");
+            return Err(refuse(
+                reason,
+                "place the router on another agent, or remove the limit from the policy",
+            ));
+        }
         router.interfaces.iter().try_for_each(|name| self.interface(Some(name)))?;
         router.peers.iter().try_for_each(|peer| self.destination(*peer))
     }
 
-    fn service(&self, service: &ServiceRequest) -> Result<(), OrderRefusal> {
+    fn service(&self, service: &ServiceRequest, is_enforced: bool) -> Result<(), OrderRefusal> {
         let kind = service.kind;
         if !self.services.iter().any(|allowed| allowed == kind) {
             let reason =
@@ -177,14 +200,15 @@ impl Policy {
         if !service.has_consent {
             return Err(no_consent(service.peer));
         }
-        if service.is_server && self.rate.is_some() {
-            let reason = "a server sends as fast as it can; this agent's policy limits the rate";
-            return Err(refuse(
-                reason,
-                "place the server on another agent, or remove `rate` from the policy",
-            ));
+        let limits = [
+            ("rate", self.rate.is_some()),
+            ("destinations", self.destinations.is_some()),
+            ("interfaces", self.interfaces.is_some()),
+        ];
+        match limits.iter().find(|(_, is_set)| *is_set) {
+            Some((limit, _)) if !is_enforced => Err(not_enforced("the programs of a service", limit)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn interface(&self, interface: Option<&str>) -> Result<(), OrderRefusal> {
@@ -232,13 +256,18 @@ impl Policy {
 
     /// Checks one flow and returns its sending rate in bits per second; zero if it is unknown or the agent
     /// receives.
-    fn flow(&self, flow: &FlowRequest) -> Result<f64, OrderRefusal> {
+    fn flow(&self, flow: &FlowRequest, is_enforced: bool) -> Result<f64, OrderRefusal> {
         self.interface(flow.interface)?;
         self.leaves_by(flow.egress_interface, flow.peer)?;
+        if flow.sends {
+            self.destination(flow.peer)?;
+        }
+        if flow.responds && self.rate.is_some() && !is_enforced {
+            return Err(not_enforced("answers to requests", "rate"));
+        }
         let FlowRole::Send { rate, has_consent: agreed, one_ended, spins } = flow.role else {
             return Ok(0.0);
         };
-        self.destination(flow.peer)?;
         if one_ended && !self.one_ended {
             let reason = "this agent's policy does not allow sending without the consent of the receiver";
             return Err(refuse(
@@ -253,12 +282,20 @@ impl Policy {
             let reason = "this agent's policy does not allow senders to spin";
             return Err(refuse(reason, "use pacing = \"sleep\", or set `spin = true` in the policy"));
         }
-        if self.rate.is_some() && rate.is_none() {
-            let reason = "the flow sends as fast as it can; this agent's policy limits the rate";
+        if let (Some(limit), None) = (self.rate, rate) {
+            let reason =
+                format!("the flow sends as fast as it can; this agent's policy limits the rate to {limit}");
             return Err(refuse(reason, "set a rate for its traffic, or remove `rate` from the policy"));
         }
         Ok(rate.unwrap_or(0.0))
     }
+}
+
+fn not_enforced(what: &str, limit: &str) -> OrderRefusal {
+    let reason = format!(
+        "this agent's policy limits `{limit}`, which the kernel of its host does not enforce on {what}"
+    );
+    refuse(reason, "run the agent as root on a host with cgroups of version 2, or remove the limit")
 }
 
 fn no_consent(other: IpAddr) -> OrderRefusal {
@@ -280,6 +317,7 @@ mod tests {
         Policy {
             controllers: Some(vec!["lab".into()]),
             rate: Some(BitRate(2_000_000)),
+            bytes_per_day: None,
             max_duration: Some(Duration::from_secs(60)),
             destinations: Some(vec![IpPrefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
             interfaces: Some(vec!["eth1".into()]),
@@ -296,6 +334,8 @@ mod tests {
         FlowRequest {
             name: "f",
             role: means,
+            sends: true,
+            responds: false,
             peer: other.parse().unwrap(),
             interface: Some("eth1"),
             egress_interface: None,
@@ -306,6 +346,7 @@ mod tests {
         RunRequest {
             controller: "lab",
             duration: Duration::from_secs(60),
+            is_enforced: true,
             router: None,
             tcp_events: false,
             flows,
@@ -319,7 +360,6 @@ mod tests {
         ServiceRequest {
             name: "s",
             kind: "ftp",
-            is_server: false,
             has_consent: true,
             peer: other,
             interface,
@@ -330,13 +370,14 @@ mod tests {
     #[test]
     fn requests_within_the_policy_are_accepted() {
         assert_eq!(policy().check(&request(vec![sends("10.1.2.3"), sends("::ffff:10.1.2.3")])), Ok(()));
-        let receives = FlowRequest { role: FlowRole::Receive, ..sends("192.0.2.1") };
+        let receives = FlowRequest { role: FlowRole::Receive, sends: false, ..sends("192.0.2.1") };
         assert_eq!(policy().check(&request(vec![receives])), Ok(()));
     }
 
     #[test]
     fn a_router_is_limited_to_interfaces_and_destinations() {
-        let policy = Policy { routers: true, ..policy() };
+        let limited = Policy { routers: true, ..policy() };
+        let policy = Policy { rate: None, ..limited.clone() };
         let asked = |interfaces: Vec<&'static str>, peer: &str| {
             let peers = vec![peer.parse().unwrap()];
             policy.check(&RunRequest { router: Some(RouterRequest { interfaces, peers }), ..request(vec![]) })
@@ -349,16 +390,36 @@ mod tests {
             let (_, refusal) = result.unwrap_err();
             assert!(refusal.to_string().contains(expected), "{refusal}");
         }
+        let routes = RunRequest { router: Some(RouterRequest::default()), ..request(vec![]) };
+        let (_, refusal) = limited.check(&routes).unwrap_err();
+        assert!(refusal.to_string().contains("limits `rate` to 2 Mbit/s"), "{refusal}");
+    }
+
+    #[test]
+    fn limits_that_the_kernel_does_not_enforce_exclude_what_cannot_be_checked_in_advance() {
+        let receives = FlowRequest { role: FlowRole::Receive, ..sends("10.0.0.1") };
+        let serves = FlowRequest { responds: true, ..receives.clone() };
+        let run = |flow: &FlowRequest<'static>, is_enforced| {
+            policy().check(&RunRequest { is_enforced, ..request(vec![flow.clone()]) })
+        };
+        assert_eq!((run(&serves, true), run(&receives, false)), (Ok(()), Ok(())));
+        let (_, refusal) = run(&serves, false).unwrap_err();
+        assert!(refusal.to_string().contains("limits `rate`"), "{refusal}");
+        let serving = RunRequest { services: vec![gets("10.0.0.1")], ..request(vec![]) };
+        let unlimited = Policy { rate: None, ..policy() };
+        for (policy, limit) in [(policy(), "`rate`"), (unlimited, "`destinations`")] {
+            assert_eq!(policy.check(&serving), Ok(()));
+            let (_, refusal) =
+                policy.check(&RunRequest { is_enforced: false, ..serving.clone() }).unwrap_err();
+            assert!(refusal.to_string().contains(limit), "{refusal}");
+        }
     }
 
     #[test]
     fn only_listed_service_kinds_are_allowed() {
         let asked = |service| policy().check(&RunRequest { services: vec![service], ..request(vec![]) });
         assert_eq!(asked(gets("10.0.0.1")), Ok(()));
-        let unlimited = Policy { rate: None, ..policy() };
-        let serves = ServiceRequest { is_server: true, ..gets("10.0.0.1") };
-        let served = RunRequest { services: vec![serves.clone()], ..request(vec![]) };
-        assert_eq!(unlimited.check(&served), Ok(()));
+        let served = RunRequest { services: vec![gets("10.0.0.1")], ..request(vec![]) };
         for (service, expected) in [
             (ServiceRequest { kind: "iscsi", ..gets("10.0.0.1") }, "`services`"),
             (gets("192.0.2.1"), "destinations"),
@@ -368,7 +429,6 @@ mod tests {
                 "leave through interface eth0",
             ),
             (ServiceRequest { has_consent: false, ..gets("10.0.0.1") }, "consent"),
-            (serves, "`rate`"),
         ] {
             let (name, refusal) = asked(service).unwrap_err();
             assert_eq!((name.as_deref(), refusal.kind), (Some("service s"), OrderRefusalKind::Policy));
@@ -392,6 +452,7 @@ mod tests {
             (RunRequest { tcp_events: true, ..request(vec![]) }, "tcp_events"),
             (request(vec![flow.clone(), flow.clone(), flow.clone()]), "`rate`"),
             (request(vec![sends("192.0.2.1")]), "destinations"),
+            (request(vec![FlowRequest { role: FlowRole::Receive, ..sends("192.0.2.1") }]), "destinations"),
             (request(vec![FlowRequest { interface: Some("eth0"), ..flow.clone() }]), "interfaces"),
             (
                 request(vec![FlowRequest { egress_interface: Some("eth0"), ..flow.clone() }]),

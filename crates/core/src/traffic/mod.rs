@@ -262,4 +262,17 @@ impl Pattern {
             }
         }
     }
+
+    /// Returns the highest payload rate that lasts for more than a packet, in bits per second: that of an on
+    /// phase or of the fastest state; `None` for a bulk transfer or a trace, whose packets may have any gaps.
+    pub fn peak_rate(&self) -> Option<f64> {
+        match self {
+            Pattern::Bulk { .. } | Pattern::Trace { .. } => None,
+            Pattern::Cbr { rate, .. }
+            | Pattern::Poisson { rate, .. }
+            | Pattern::OnOff { rate, .. }
+            | Pattern::Pareto { rate, .. } => Some(rate.as_f64()),
+            Pattern::Mmpp { states, .. } => states.iter().map(|(rate, _)| rate.as_f64()).reduce(f64::max),
+        }
+    }
 }

@@ -9,6 +9,7 @@ use netstage_agent::fleet::hub::Hub;
 use netstage_agent::fleet::runs::FleetRuns;
 use netstage_agent::fleet::{self, AgentAvailability, AgentStatus, FleetFolder};
 use netstage_host::log::{Level, Log};
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,6 +33,9 @@ const REMOVE_EXAMPLES: &str = "Examples:
   netstage fleet remove north";
 const DOCTOR_EXAMPLES: &str = "Examples:
   netstage fleet doctor";
+const POLICIES_EXAMPLES: &str = "Examples:
+  netstage fleet policies
+  netstage fleet policies --json";
 const CLOCK_EXAMPLES: &str = "Examples:
   netstage fleet clock";
 const RUNS_EXAMPLES: &str = "Examples:
@@ -114,6 +118,15 @@ pub enum Command {
         #[command(flatten)]
         folder: FleetOption,
     },
+    /// Show the policies of the agents, as they report them
+    #[command(after_help = POLICIES_EXAMPLES)]
+    Policies {
+        #[command(flatten)]
+        folder: FleetOption,
+        /// Print the policies as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Compare the agents' clocks with the controller's
     #[command(after_help = CLOCK_EXAMPLES)]
     Clock {
@@ -168,6 +181,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
             print(format!("removed agent {agent}\n").as_bytes()).map(|()| OK)
         }
         Command::Doctor { folder } => doctor(&folder.open()?),
+        Command::Policies { folder, json } => policies(&folder.open()?, *json),
         Command::Clock { folder, json } => clock(&folder.open()?, *json),
         Command::Runs { folder, fetch } => runs(&folder.open()?, *fetch),
         Command::Close { folder, run } => {
@@ -260,6 +274,36 @@ fn list(fleet: &FleetFolder, json: bool) -> Result<u8, Failure> {
         text.push_str(&format!("{NOT_RUNNING}\n"));
     }
     print(text.as_bytes()).map(|()| OK)
+}
+
+fn policies(fleet: &FleetFolder, json: bool) -> Result<u8, Failure> {
+    let agents = agents(fleet)?;
+    // A rule with several values occurs several times.
+    let policies: BTreeMap<&str, BTreeMap<&str, String>> = agents
+        .iter()
+        .map(|agent| {
+            let mut rules: BTreeMap<&str, String> = BTreeMap::new();
+            for (rule, value) in agent.policy() {
+                let values = rules.entry(rule).or_default();
+                let separator = if values.is_empty() { "" } else { ", " };
+                *values += &format!("{separator}{value}");
+            }
+            (agent.name.as_str(), rules)
+        })
+        .collect();
+    if json {
+        return as_json(&policies);
+    }
+    let mut table = Table::new(&["agent", "rule", "value"]);
+    for (agent, rules) in &policies {
+        if rules.is_empty() {
+            table.row([(*agent).to_owned(), "unknown".into(), String::new()]);
+        }
+        for (rule, value) in rules {
+            table.row([(*agent).to_owned(), (*rule).to_owned(), value.clone()]);
+        }
+    }
+    print(table.text().as_bytes()).map(|()| OK)
 }
 
 fn expiry(agent: &AgentStatus) -> String {

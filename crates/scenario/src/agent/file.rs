@@ -2,7 +2,7 @@
 
 use crate::address::PrefixText;
 use crate::plan::ServiceProgram;
-use crate::scalar::{FleetName, InterfaceName, PositiveDuration};
+use crate::scalar::{BoundedSize, FleetName, InterfaceName, PositiveDuration};
 use crate::table::{List, choice, table};
 use netstage_core::quantity::BitRate;
 
@@ -19,11 +19,15 @@ table! {
     pub(crate) struct Policy "[policy]" {
         /// Fleets whose controllers may use the agent.
         controllers: Option<List<FleetName>>,
-        /// Maximum payload rate of all flows together. If set, traffic without a rate of its own is refused.
+        /// Maximum rate of everything the agent sends, with IP headers. If set, flows without a rate of their own are
+        /// refused, and so are routers.
         rate: Option<BitRate>,
+        /// Maximum number of bytes that the agent sends per day (UTC), with IP headers, since its start.
+        bytes_per_day: Option<BoundedSize<1, 4_000_000_000_000_000>>,
         /// Maximum duration of a run.
         max_duration: Option<PositiveDuration>,
-        /// Prefixes the agent may send to, including multicast groups.
+        /// Prefixes the agent may send to, including multicast groups, and the hosts from which it receives, which it
+        /// answers.
         destinations: Option<List<PrefixText>>,
         /// Interfaces of this host that flows and routers may use.
         interfaces: Option<List<InterfaceName>>,

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+/* Enforces the policy of an agent on every packet that the sockets of its cgroup send: interfaces, destinations, one
+ * token bucket for all, and a budget of bytes. Layouts are those of netstage_host::egress. */
+#include "kernel.h"
+
+struct packet {
+	u32 length;
+	u32 unused_1[9];
+	u32 interface;
+	u32 unused_2[8];
+	u32 data;
+	u32 data_end;
+	u32 unused_3[20];
+	u32 segments;
+};
+
+/* The kernel recognizes the lock by the name of its type. */
+struct bpf_spin_lock {
+	u32 value;
+};
+
+#define MOST_INTERFACES 16
+
+struct limits {
+	/* Bytes per second; zero is unlimited. */
+	u64 rate;
+	/* Bytes that may be sent at once. */
+	u64 burst;
+	/* A budget of bytes is left to spend. */
+	u32 has_budget;
+	/* Only destinations of the map, and these interfaces, are permitted. */
+	u32 has_destinations;
+	u32 has_interfaces;
+	u32 interfaces[MOST_INTERFACES];
+	u32 unused;
+};
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct limits);
+} limits SECTION(".maps");
+
+/* Tokens are bytes. A packet is sent if any are left, and may leave a debt of its own size. */
+struct bucket {
+	struct bpf_spin_lock lock;
+	u32 unused;
+	u64 filled_ns;
+	long long tokens;
+	long long budget;
+};
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct bucket);
+} buckets SECTION(".maps");
+
+/* An address after its family, 4 or 6; the length includes the family. */
+struct destination {
+	u32 length;
+	u32 family;
+	u64 address[2];
+} __attribute__((packed, aligned(4)));
+
+struct {
+	NUMBER(type, MAP_LPM_TRIE);
+	NUMBER(max_entries, 4096);
+	NUMBER(map_flags, MAP_NO_PREALLOCATION);
+	TYPE(key, struct destination);
+	TYPE(value, u32);
+} destinations SECTION(".maps");
+
+/* Last permitted destination of each processor. */
+struct {
+	NUMBER(type, MAP_PERCPU_ARRAY);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct destination);
+} recent SECTION(".maps");
+
+/* Packets dropped by each rule. */
+enum rule { BY_INTERFACE, BY_DESTINATION, BY_RATE, BY_BUDGET, RULES };
+
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(max_entries, RULES);
+	TYPE(key, u32);
+	TYPE(value, u64);
+} drops SECTION(".maps");
+
+static long (*const load_bytes)(const struct packet *packet, u32 offset, void *to, u32 length) = (void *)26;
+static long (*const spin_lock)(struct bpf_spin_lock *lock) = (void *)93;
+static long (*const spin_unlock)(struct bpf_spin_lock *lock) = (void *)94;
+/* Time of the last timer tick, which costs less than the exact time. */
+static u64 (*const coarse_ns)(void) = (void *)160;
+
+/* A packet dropped for its rate counts as congestion, to which TCP responds; others are an error of the sender. */
+enum verdict { REFUSED, PASSED, CONGESTED };
+
+#define TCP 6
+#define UDP 17
+#define SYN 2
+#define LOOPBACK 1
+#define IPV4_HEADER 20
+#define IPV6_HEADER 40
+/* Beyond the first, a packet may be sent as fragments of at least the second, each with a header of its own. */
+#define LARGEST_UNFRAGMENTED 1500
+#define MIN_FRAGMENT 1200
+#define NANOSECONDS 1000000000ULL
+/* Time after which a bucket of any rate is full; bounds the product of rate and time. */
+#define LONGEST_NS (10 * NANOSECONDS)
+
+INLINE enum verdict drop(u32 rule)
+{
+	u64 *count = map_lookup(&drops, &rule);
+
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	return rule == BY_RATE ? CONGESTED : REFUSED;
+}
+
+INLINE int is_permitted(struct destination *to)
+{
+	u32 zero = 0;
+	struct destination *last = map_lookup(&recent, &zero);
+
+	if (!last)
+		return 0;
+	if (last->family == to->family && last->address[0] == to->address[0] && last->address[1] == to->address[1])
+		return 1;
+	if (!map_lookup(&destinations, to))
+		return 0;
+	*last = *to;
+	return 1;
+}
+
+/* Takes the tokens of a packet. Returns the rule that forbids it, or RULES. */
+INLINE enum rule take(struct bucket *bucket, struct limits *limit, u64 length)
+{
+	u64 now = coarse_ns(), since;
+	enum rule rule = RULES;
+
+	spin_lock(&bucket->lock);
+	since = now - bucket->filled_ns;
+	/* Another processor may have read a later time. */
+	if (limit->rate && (long long)since > 0) {
+		if (since > LONGEST_NS)
+			since = LONGEST_NS;
+		bucket->tokens += since * limit->rate / NANOSECONDS;
+		if (bucket->tokens > (long long)limit->burst)
+			bucket->tokens = limit->burst;
+		bucket->filled_ns = now;
+	}
+	if (limit->rate && bucket->tokens <= 0)
+		rule = BY_RATE;
+	if (limit->has_budget && bucket->budget < (long long)length)
+		rule = BY_BUDGET;
+	if (rule == RULES) {
+		bucket->tokens -= length;
+		bucket->budget -= length;
+	}
+	spin_unlock(&bucket->lock);
+	return rule;
+}
+
+SECTION("cgroup_skb/egress") int limit_egress(struct packet *packet)
+{
+	struct destination to = { .length = 160 };
+	u32 zero = 0, is_listed = 0, protocol, offset, headers;
+	u8 *bytes = (u8 *)(long)packet->data, *end = (u8 *)(long)packet->data_end;
+	struct limits *limit = map_lookup(&limits, &zero);
+	struct bucket *bucket = map_lookup(&buckets, &zero);
+	u64 length = packet->length;
+	enum rule rule;
+	u8 tcp[2];
+
+	if (!limit || !bucket)
+		return REFUSED;
+	/* It does not leave the host. */
+	if (packet->interface == LOOPBACK)
+		return PASSED;
+	if (limit->has_interfaces) {
+		for (int index = 0; index < MOST_INTERFACES; index++)
+			is_listed |= limit->interfaces[index] == packet->interface;
+		if (!is_listed)
+			return drop(BY_INTERFACE);
+	}
+	if (bytes + IPV4_HEADER > end)
+		return drop(BY_DESTINATION);
+	to.family = bytes[0] >> 4;
+	if (to.family == 4) {
+		to.address[0] = *(u32 *)(bytes + 16);
+		protocol = bytes[9];
+		offset = (bytes[0] & 15) * 4;
+	} else {
+		if (bytes + IPV6_HEADER > end)
+			return drop(BY_DESTINATION);
+		to.address[0] = *(u64 *)(bytes + 24);
+		to.address[1] = *(u64 *)(bytes + 32);
+		protocol = bytes[6];
+		offset = IPV6_HEADER;
+	}
+	if (limit->has_destinations && !is_permitted(&to))
+		return drop(BY_DESTINATION);
+	headers = offset;
+	if (protocol == UDP) {
+		headers += 8;
+	} else if (protocol == TCP && !load_bytes(packet, offset + 12, tcp, sizeof(tcp))) {
+		headers += (tcp[0] >> 4) * 4;
+		/* Acknowledgments answer what others send. */
+		if (length <= headers && !(tcp[1] & SYN))
+			return PASSED;
+	}
+	if (!limit->rate && !limit->has_budget)
+		return PASSED;
+	/* The bytes of the packets into which the interface splits this one. */
+	if (packet->segments > 1)
+		length += (u64)(packet->segments - 1) * headers;
+	else if (length > LARGEST_UNFRAGMENTED)
+		length += length / MIN_FRAGMENT * IPV6_HEADER;
+	rule = take(bucket, limit, length);
+	return rule == RULES ? PASSED : drop(rule);
+}
+
+char LICENSE[] SECTION("license") = "Dual BSD/GPL";

@@ -1,0 +1,174 @@
+//! Confirmation of a consent by its signer, at the address to which it applies. Before a run, a sender asks at the
+//! address of each receiver, and the receiver signs the question. This proves that the signer has the address, and
+//! consents now: a host that runs no agent receives a few small packets and nothing else, regardless of who signed in its name.
+//!
+//! Question and answer are one UDP datagram each. The question is longer than its answer, and a receiver answers only
+//! the sender of the flow, so that neither can be used to send more to others. Consents expire a minute after they
+//! were given.
+
+use super::consent::{ConsentTerms, Signer, is_signed_by};
+use netstage_agent_api::protocol::generated::Consent;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// UDP ports at which receivers confirm their consents: each address has the first that is free.
+pub const PORTS: RangeInclusive<u16> = 4705..=4720;
+/// Time for which a receiver confirms a consent after giving it.
+const VALIDITY: Duration = Duration::from_secs(60);
+/// Time within which a receiver has to confirm. A provider edge router on the way may be starting.
+const LIMIT: Duration = Duration::from_secs(5);
+/// First wait for an answer, which doubles with each question.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+/// Interval at which a receiver checks whether its consents are still valid.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+const QUESTION: &[u8] = b"netstage consent?";
+const ANSWER: &[u8] = b"netstage consent!";
+const NONCE: usize = 16;
+/// Length of a question: words, nonce, numbers of run and flow, and zeros up to the length of an answer.
+const QUESTION_BYTES: usize = 128;
+
+/// Confirms the consents of an agent until it is dropped, or they expire.
+pub struct ConsentResponder {
+    ended: Arc<AtomicBool>,
+    /// Port and thread by address.
+    answering: BTreeMap<IpAddr, (u16, JoinHandle<()>)>,
+}
+
+impl ConsentResponder {
+    /// Starts to answer at the addresses of the terms. `enter` is called first by each thread.
+    pub fn start(
+        terms: Vec<ConsentTerms>,
+        signer: &Arc<Signer>,
+        enter: impl Fn() -> bool + Clone + Send + 'static,
+    ) -> ConsentResponder {
+        let ended = Arc::new(AtomicBool::new(false));
+        let unicast = terms.iter().map(|terms| terms.destination).filter(|at| !at.ip().is_multicast());
+        let addresses: BTreeMap<IpAddr, SocketAddr> = unicast.map(|at| (at.ip(), at)).collect();
+        let terms = Arc::new(terms);
+        let start = |(ip, at): (IpAddr, SocketAddr)| {
+            let (terms, signer, ended) = (Arc::clone(&terms), Arc::clone(signer), Arc::clone(&ended));
+            let enter = enter.clone();
+            let (sender, port) = mpsc::channel();
+            let answering = move || {
+                if enter()
+                    && let Some(socket) =
+                        PORTS.clone().find_map(|port| UdpSocket::bind(with_port(at, port)).ok())
+                {
+                    let _ = sender.send(socket.local_addr().map_or(0, |bound| bound.port()));
+                    let _ = answer(&socket, ip, &terms, &signer, &ended);
+                }
+            };
+            // Without a thread or a port there are no answers, and senders report that.
+            let thread = thread::Builder::new().name("consent".into()).spawn(answering).ok()?;
+            Some((ip, (port.recv().ok()?, thread)))
+        };
+        let answering = addresses.into_iter().filter_map(start).collect();
+        ConsentResponder { ended, answering }
+    }
+
+    /// Returns the port at which consents to flows to this address are confirmed.
+    pub fn port(&self, address: IpAddr) -> Option<u16> {
+        self.answering.get(&address).map(|(port, _)| *port)
+    }
+}
+
+impl Drop for ConsentResponder {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        for (_, thread) in std::mem::take(&mut self.answering).into_values() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Returns the address with another port, and the scope of a link-local address.
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+fn answer(
+    socket: &UdpSocket,
+    own: IpAddr,
+    terms: &[ConsentTerms],
+    signer: &Signer,
+    ended: &AtomicBool,
+) -> io::Result<()> {
+    let end = Instant::now() + VALIDITY;
+    socket.set_read_timeout(Some(CHECK_INTERVAL))?;
+    let mut question = [0; QUESTION_BYTES + 1];
+    while !ended.load(Ordering::Relaxed) && Instant::now() < end {
+        let Ok((QUESTION_BYTES, from)) = socket.recv_from(&mut question) else { continue };
+        let Some((nonce, run, flow)) = read_question(&question[..QUESTION_BYTES]) else { continue };
+        let is_asked = |terms: &&ConsentTerms| {
+            let asked = (terms.run, terms.flow, terms.source, terms.destination.ip());
+            asked == (run, flow, from.ip().to_canonical(), own)
+        };
+        let Some(terms) = terms.iter().find(is_asked) else { continue };
+        let Some(signature) = signer.sign(&confirmation(nonce, terms)) else { continue };
+        let _ = socket.send_to(&[ANSWER, nonce, &signature].concat(), from);
+    }
+    Ok(())
+}
+
+/// Returns the nonce, and the numbers of run and flow.
+fn read_question(bytes: &[u8]) -> Option<(&[u8], u64, u32)> {
+    let (nonce, rest) = bytes.strip_prefix(QUESTION)?.split_at_checked(NONCE)?;
+    let (run, rest) = rest.split_first_chunk()?;
+    Some((nonce, u64::from_be_bytes(*run), u32::from_be_bytes(*rest.first_chunk()?)))
+}
+
+/// Returns the text that a receiver signs.
+fn confirmation(nonce: &[u8], terms: &ConsentTerms) -> Vec<u8> {
+    [b"netstage consent is current\n", nonce, terms.statement().as_bytes()].concat()
+}
+
+/// Asks the receiver of a flow to confirm its consent. Returns the reason if it does not.
+pub fn ask(terms: &ConsentTerms, consent: &Consent, stop: &AtomicBool) -> Result<(), String> {
+    let port = u16::try_from(consent.confirmation_port).ok().filter(|port| PORTS.contains(port));
+    let to = with_port(terms.destination, port.unwrap_or(*PORTS.start()));
+    let unanswered = |why: &str| format!("the receiver at {to} (UDP) did not confirm its consent: {why}");
+    let failed = |error: io::Error| unanswered(&error.to_string());
+    let mut nonce = [0; NONCE];
+    SystemRandom::new().fill(&mut nonce).map_err(|_| unanswered("no random numbers"))?;
+    let mut question = [QUESTION, &nonce, &terms.run.to_be_bytes(), &terms.flow.to_be_bytes()].concat();
+    question.resize(QUESTION_BYTES, 0);
+    let source = if terms.source.is_unspecified() { unspecified(to) } else { terms.source };
+    let socket = UdpSocket::bind((source, 0)).map_err(failed)?;
+    socket.connect(to).map_err(failed)?;
+    let end = Instant::now() + LIMIT;
+    let mut wait = FIRST_WAIT;
+    while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+        // An error may be the answer to an earlier question, from a host that does not listen yet.
+        let _ = socket.send(&question);
+        let next = (Instant::now() + wait).min(end);
+        wait *= 2;
+        let mut bytes = [0; QUESTION_BYTES];
+        while let left @ 1.. = next.saturating_duration_since(Instant::now()).as_micros() as u64 {
+            socket.set_read_timeout(Some(Duration::from_micros(left))).map_err(failed)?;
+            let Ok(length) = socket.recv(&mut bytes) else {
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            let signature = bytes[..length].strip_prefix(ANSWER).and_then(|rest| rest.strip_prefix(&nonce));
+            if signature.is_some_and(|signature| {
+                is_signed_by(&consent.certificate, &confirmation(&nonce, terms), signature)
+            }) {
+                return Ok(());
+            }
+        }
+    }
+    Err(unanswered("no answer"))
+}
+
+fn unspecified(like: SocketAddr) -> IpAddr {
+    if like.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
+}
