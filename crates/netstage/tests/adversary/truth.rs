@@ -1,0 +1,141 @@
+//! Truth of the suite: counters of nftables in the namespaces at the far ends of the agent's links.
+
+use super::draw::TestPolicy;
+use super::eve::CONFIRMATION_PORT;
+use super::stage::{CONTROLLER_HOST, UNASKED};
+use netstage_host::netns::Namespace;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+/// Bytes that may leave at once: the burst of the policy's bucket, and the debt that one packet may leave.
+const BURST_MS: u64 = 50;
+const MIN_BURST: u64 = 16 << 10;
+const LARGEST_PACKET: u64 = 66_000;
+
+/// Packets and bytes by counter.
+pub type Counters = BTreeMap<String, (u64, u64)>;
+
+/// Returns the bytes that may leave at once under a rate limit.
+pub fn burst(rate_bps: u64) -> u64 {
+    (rate_bps / 8 * BURST_MS / 1000).max(MIN_BURST) + LARGEST_PACKET
+}
+
+/// Rules that sort what kernels send by themselves: neighbor discovery, group membership, answers to errors and
+/// echo requests, and acknowledgments.
+fn kernel_packets() -> String {
+    let mut rules = String::from(
+        "ether type arp counter name kernel accept\n\
+         ip protocol igmp counter name kernel accept\n\
+         icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, mld-listener-report, \
+         mld2-listener-report, mld-listener-done, destination-unreachable, echo-reply } counter name kernel accept\n\
+         icmp type { destination-unreachable, echo-reply } counter name kernel accept\n\
+         tcp flags & rst == rst counter name acknowledgments accept\n",
+    );
+    for words in 5..=15 {
+        let bytes = words * 4;
+        for (length, fixed) in [("ip length", 20), ("ip6 length", 0)] {
+            rules += &format!(
+                "{length} {} tcp doff {words} tcp flags & syn == 0 counter name acknowledgments accept\n",
+                bytes + fixed
+            );
+        }
+    }
+    rules
+}
+
+/// Counts the packets that arrive from the agent over its data links, anew.
+pub fn watch_data(far: &Namespace, policy: &TestPolicy) {
+    let mut rules = kernel_packets();
+    rules += "counter name sent\n";
+    if !policy.side {
+        rules += "meta iifname \"side\" counter name interface\n";
+    }
+    if let Some(prefixes) = &policy.destinations {
+        for (family, is_v4) in [("ip", true), ("ip6", false)] {
+            let list: Vec<&str> =
+                prefixes.iter().copied().filter(|prefix| prefix.contains('.') == is_v4).collect();
+            rules += &match list.is_empty() {
+                true => format!("meta protocol {family} counter name destination\n"),
+                false => format!("{family} daddr != {{ {} }} counter name destination\n", list.join(", ")),
+            };
+        }
+    }
+    rules += &format!("udp dport {CONFIRMATION_PORT} counter name questions\n");
+    if !policy.one_ended {
+        rules += &format!("ip daddr {UNASKED} udp dport != {CONFIRMATION_PORT} counter name unasked\n");
+        rules += &format!("ip daddr {UNASKED} meta l4proto != udp counter name unasked\n");
+    }
+    if let Some(rate) = policy.rate {
+        rules += &format!(
+            "limit rate over {} bytes/second burst {} bytes counter name rate\n",
+            rate / 8,
+            burst(rate)
+        );
+    }
+    load(far, "devices = { \"data\", \"side\" }", &rules);
+}
+
+/// Counts the packets that arrive from the agent over its management link, anew.
+pub fn watch_management(hub: &Namespace, device: &str) {
+    let control = format!("ip daddr {CONTROLLER_HOST} tcp dport 4700 counter name control accept\n");
+    load(hub, &format!("device \"{device}\""), &(control + &kernel_packets() + "counter name stray\n"));
+}
+
+fn load(namespace: &Namespace, devices: &str, rules: &str) {
+    let names = [
+        "kernel",
+        "acknowledgments",
+        "sent",
+        "interface",
+        "destination",
+        "rate",
+        "questions",
+        "unasked",
+        "control",
+        "stray",
+    ];
+    let counters: String = names.iter().map(|name| format!("counter {name} {{ }}\n")).collect();
+    let table = format!(
+        "table netdev truth {{ }}\ndelete table netdev truth\ntable netdev truth {{\n{counters}\
+         chain arriving {{ type filter hook ingress {devices} priority 0; policy accept;\n{rules}}}\n}}\n"
+    );
+    let output = namespace
+        .run(|| {
+            let mut command = Command::new("nft");
+            command.args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            child.stdin.take().unwrap().write_all(table.as_bytes()).unwrap();
+            child.wait_with_output().unwrap()
+        })
+        .unwrap();
+    assert!(output.status.success(), "{}\n{table}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Reads all counters of a namespace, and as `given` those of what it sent over the data links.
+pub fn read(namespace: &Namespace) -> Counters {
+    let read = || {
+        let listed = Command::new("nft").args(["-j", "list", "counters"]).output().unwrap();
+        (listed, fs::read_to_string("/proc/thread-self/net/dev").unwrap())
+    };
+    let (listed, devices) = namespace.run(read).unwrap();
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let counters = listed["nftables"].as_array().unwrap().iter().filter_map(|entry| entry.get("counter"));
+    let number = |value: &Value| value.as_u64().unwrap();
+    let mut counters: Counters = counters
+        .map(|one| (one["name"].as_str().unwrap().into(), (number(&one["packets"]), number(&one["bytes"]))))
+        .collect();
+    let mut given = (0, 0);
+    for device in ["data:", "side:"] {
+        let found = devices.lines().find_map(|line| line.trim().strip_prefix(device));
+        let fields: Vec<u64> =
+            found.unwrap_or_default().split_whitespace().map(|field| field.parse().unwrap()).collect();
+        if let [_, _, _, _, _, _, _, _, bytes, packets, ..] = fields[..] {
+            given = (given.0 + packets, given.1 + bytes);
+        }
+    }
+    counters.insert("given".into(), given);
+    counters
+}
