@@ -71,6 +71,7 @@ SCENARIO
 join other --state other
 netstage agent --state other 2>/dev/null &
 join first
+sed -i -e 's/^controllers = .*/controllers = ["lab"]/' -e '/^destinations/d' /etc/netstage/agent.toml
 echo 'one_ended = true' >>/etc/netstage/agent.toml
 systemctl enable --quiet --now netstage-agent
 run first once
