@@ -36,6 +36,9 @@ const MAX_KERNEL_PACKETS: u64 = 2_000;
 
 /// Acknowledgments that answer no packet per attempt, such as probes and ends of connections.
 const MAX_TIMED_ACKNOWLEDGMENTS: u64 = 500;
+/// Time after which a run has ended by itself, and the longest run for which that is awaited.
+const ENDING: Duration = Duration::from_secs(3);
+const LONGEST_AWAITED: netstage_core::time::Duration = netstage_core::time::Duration::from_millis(600);
 /// Questions to hosts about their consent per attempt.
 const MAX_QUESTIONS: u64 = 40;
 
@@ -169,6 +172,17 @@ impl Trial<'_> {
         self.disturb(&attempt.assignment);
         let duration = Duration::from_nanos(attempt.assignment.duration.0).min(Duration::from_millis(600));
         std::thread::sleep(SETTLING + duration);
+        if run.is_multiple_of(10) && attempt.assignment.duration <= LONGEST_AWAITED {
+            std::thread::sleep(ENDING);
+            let datagrams = || truth::read(&self.stage.far)["datagrams"];
+            let before = datagrams();
+            std::thread::sleep(SETTLING);
+            let (after, bytes) = datagrams();
+            if after > before.0 {
+                let (packets, bytes) = (after - before.0, bytes - before.1);
+                outcome.violations.push(format!("{packets} datagrams with {bytes} bytes after the run"));
+            }
+        }
         self.agent.end(run);
         self.peer.end(run);
         outcome.violations.extend(self.count());

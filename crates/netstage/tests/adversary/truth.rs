@@ -64,6 +64,7 @@ pub fn watch_data(far: &Namespace, policy: &TestPolicy) {
         }
     }
     rules += &format!("udp dport {CONFIRMATION_PORT} counter name questions\n");
+    rules += &format!("udp dport != {CONFIRMATION_PORT} counter name datagrams\n");
     if !policy.one_ended {
         rules += &format!("ip daddr {UNASKED} udp dport != {CONFIRMATION_PORT} counter name unasked\n");
         rules += &format!("ip daddr {UNASKED} meta l4proto != udp counter name unasked\n");
@@ -93,6 +94,7 @@ fn load(namespace: &Namespace, devices: &str, rules: &str) {
         "destination",
         "rate",
         "questions",
+        "datagrams",
         "unasked",
         "control",
         "stray",
