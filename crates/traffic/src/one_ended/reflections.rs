@@ -141,7 +141,7 @@ impl Reflections {
                 None => "probe at a lower rate".into(),
             };
             format!(
-                "flow {name}: the host answers at most {limit:.1} probes/s, so the loss is unknown; {then}"
+                "flow {name}: the host answers at most {limit:.1} probes/s (missing answers are regular, and the others not delayed), so the loss is unknown; {then}"
             )
         }));
         FlowResult {
@@ -227,8 +227,9 @@ fn answer(epoch: Epoch, header: Header, bytes: u64, at_ns: u64) -> FlowPacket {
 }
 
 fn record(tracker: &mut PacketTracker, backoff: &SharedBackoff, epoch: Epoch, packet: FlowPacket) {
-    let (number, at, bytes) = (packet.number, epoch.instant(packet.at_ns), packet.bytes);
+    let (number, at) = (packet.number, epoch.instant(packet.at_ns));
+    let sent = epoch.instant(packet.sent_ns.unwrap_or(packet.at_ns));
     if tracker.handle_packet(epoch, packet) {
-        lock(backoff).record_answer(number, at, bytes);
+        lock(backoff).record_answer(number, sent, at);
     }
 }

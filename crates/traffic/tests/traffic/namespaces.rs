@@ -160,7 +160,42 @@ fn probes_are_sent_below_a_limit_of_the_answers() {
     }
 }
 
+fn the_limit_of_all_icmp_errors_is_reported() {
+    needs::time(4);
+    let pair = Pair::new(VethOptions::default());
+    // No limit per destination. That of all ICMP errors is 1,000/s with bursts of 50, and random in its tokens; namespaces have
+    // their own since Linux 6.13.
+    pair.right.sysctl("net/ipv4/icmp_ratelimit", "0").unwrap();
+    for (name, value) in [("net/ipv4/icmp_msgs_per_sec", "1000"), ("net/ipv4/icmp_msgs_burst", "50")] {
+        let _ = pair.right.sysctl(name, value);
+    }
+    for (rate, lowers) in [(1_400, true), (4_000, true), (4_000, false)] {
+        let traffic = Pattern::Cbr { rate: BitRate(rate * 800), packet: 100 };
+        let transport = TaskTransport::UdpUnreachable(OneEnded { keep_rate: !lowers, ..OneEnded::default() });
+        let task = crossing(1, transport, traffic, LEFT, at(RIGHT, 9));
+        let task = FlowTask { stop: millis(3_000), ..task };
+        let assignment = Assignment::of_flows("host", millis(3_000), millis(100), vec![task]);
+        let sent = pair.left.run(|| {
+            let engine = TrafficEngine::prepare(&assignment).unwrap();
+            let epoch = Epoch(monotonic_ns()).delayed_by(millis(10));
+            engine.run(epoch, &AtomicBool::new(false), &mut |_| {})
+        });
+        let sent = sent.unwrap();
+        let result = &sent.flows[0];
+        let skipped = result.schedule.map_or(0, |schedule| schedule.skipped);
+        // A few skipped probes hide no limit.
+        if skipped * 50 > total(result, |counts| counts.sent) {
+            netstage_harness::skip_busy(format!("the sender skipped {skipped} late packets"));
+        }
+        let limit = result.answer_limit.unwrap_or_else(|| panic!("{sent:?}"));
+        assert!((750.0..1_250.0).contains(&limit), "{limit} at {rate}/s: {result:?}");
+        let lowered = result.lowered.map(|lowered| (lowered.sent > 500, lowered.lost() * 50 <= lowered.sent));
+        assert_eq!(lowered, lowers.then_some((true, true)), "{result:?}");
+    }
+}
+
 netstage_harness::tests![
+    the_limit_of_all_icmp_errors_is_reported,
     the_peer_sees_the_requested_window,
     a_silent_host_affects_only_its_own_flow,
     every_receiver_of_a_group_gets_all_packets_of_its_source,
