@@ -93,6 +93,9 @@ fn refuse<T>(message: impl Into<String>, help: impl Into<Option<String>>) -> Res
 pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64), QuantityError> {
     let text = text.trim();
     let (number, unit) = split(text);
+    if let Some(value) = whole(number, unit, allowed) {
+        return Ok(value);
+    }
     let expected = || alternatives(allowed.iter().map(|d| d.describe().to_owned()).collect());
     let Some(decimal) = Decimal::parse(number) else {
         return refuse(format!("expected {}, found \"{}\"", expected(), text.escape_debug()), None);
@@ -132,6 +135,15 @@ pub(crate) fn parse(text: &str, allowed: &[Dimension]) -> Result<(Dimension, u64
         }
         Err(ScaleError::Overflow) => refuse(format!("\"{text}\" is too large"), None),
     }
+}
+
+/// Parses a usual quantity: a small whole number of an allowed unit.
+fn whole(number: &str, unit: &str, allowed: &[Dimension]) -> Option<(Dimension, u64)> {
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
+    let known = UNITS.iter().find(|known| known.name == unit).filter(|_| is_plain)?;
+    let usual = allowed.contains(&known.dimension) && known.dimension != Share;
+    let value = number.parse::<u64>().ok().filter(|_| usual)?.checked_mul(known.factor)?;
+    Some((known.dimension, value))
 }
 
 /// Splits "50 Mbit/s" after its number; the exponent of "1e3" belongs to the number.

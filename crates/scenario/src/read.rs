@@ -1,6 +1,6 @@
 //! Conversion of text and options to a checked scenario.
 
-use crate::build::{Builder, NodeGraph};
+use crate::build::{Builder, NodeGraph, PlacedVpns};
 use crate::error::{Errors, Problems, SourceRange};
 use crate::file::expand::{Expansion, expand};
 use crate::file::{MAX_SEED, ScenarioFile, apply_defaults, root_kind};
@@ -205,8 +205,9 @@ fn check(
 /// Parts of the cell built before, which the next one reuses if they would be the same.
 #[derive(Default)]
 struct LastCell {
-    expansion: Option<Expansion>,
+    expansion: Expansion,
     graph: Option<Rc<NodeGraph>>,
+    placed: Option<PlacedVpns>,
 }
 
 fn build(
@@ -223,9 +224,9 @@ fn build(
     }
     // A fault of the base file's topology is reported once, and not again for each value swept or set by a variant.
     problems.suppress(true);
-    let plan = file
-        .as_ref()
-        .and_then(|file| Builder { file, problems, warnings, traces, graph: &mut last.graph }.plan());
+    let plan = file.as_ref().and_then(|file| {
+        Builder { file, problems, warnings, traces, graph: &mut last.graph, placed: &mut last.placed }.plan()
+    });
     problems.suppress(false);
     (file, plan)
 }

@@ -22,7 +22,7 @@ fn describe_tables(root: &ValueKind) -> ReferenceWriter {
     let ValueKind::Table { fields, .. } = root else { unreachable!("a file is a table") };
     let mut reference =
         ReferenceWriter { text: String::new(), described: BTreeSet::new(), pending: Vec::new() };
-    for field in fields {
+    for field in fields.iter() {
         let kind = (field.kind)();
         let title = match &kind {
             ValueKind::Named { .. } => format!("[{}.NAME]", field.name),
@@ -74,13 +74,13 @@ impl ReferenceWriter {
                 let tag = tagged.tag;
                 self.text
                     .push_str(&format!("{} A string in place of the table sets `{tag}`.\n\n", tagged.about));
-                for variant in &tagged.variants {
+                for variant in tagged.variants {
                     let default = if tagged.default == Some(variant.name) { " (default)" } else { "" };
                     let doc = variant.doc;
                     self.text.push_str(&format!("`{tag} = \"{}\"`{default}: {doc}\n\n", variant.name));
                     let fields = (variant.fields)();
                     if !fields.is_empty() {
-                        self.fields(&fields);
+                        self.fields(fields);
                     }
                 }
             }

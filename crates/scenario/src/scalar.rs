@@ -8,6 +8,7 @@ use netstage_core::quantity::{BitRate, Capacity};
 use netstage_core::time::Duration;
 use std::fmt;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 impl Decode for bool {
     fn kind() -> ValueKind {
@@ -30,19 +31,21 @@ impl Decode for String {
     }
 }
 
-/// Declares a string type.
+/// Declares a string type. The tables of counted VPNs share the names in them, which are `Rc<str>`.
 macro_rules! text {
-    ($($(#[doc = $doc:literal])* $name:ident = $holds:literal;)+) => {
+    (@type) => { String };
+    (@type $shared:ty) => { $shared };
+    ($($(#[doc = $doc:literal])* $name:ident $(: $shared:ty)? = $holds:literal;)+) => {
         $($(#[doc = $doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub(crate) struct $name(pub String);
+        pub(crate) struct $name(pub text!(@type $($shared)?));
 
         impl Decode for $name {
             fn kind() -> ValueKind {
                 ValueKind::Text($holds)
             }
             fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
-                node.text().map(|t| $name(t.to_owned())).or_else(|| mismatch(node, &Self::kind(), problems))
+                node.text().map(|t| $name(t.into())).or_else(|| mismatch(node, &Self::kind(), problems))
             }
         })+
     };
@@ -51,8 +54,8 @@ macro_rules! text {
 pub(crate) use text;
 
 text! {
-    NodeName = "the name of a node";
-    VpnName = "the name of a VPN";
+    NodeName: Rc<str> = "the name of a node";
+    VpnName: Rc<str> = "the name of a VPN";
     InterfaceName = "the name of a network interface";
     MetricName = "the name of a metric";
     /// Name of a flow, VPN or link direction, possibly with `*`.

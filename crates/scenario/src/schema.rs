@@ -12,7 +12,7 @@ pub fn json_schema() -> Value {
     let ValueKind::Table { fields, .. } = root_kind() else { unreachable!("a file is a table") };
     let mut definitions = Map::new();
     let mut properties = Map::new();
-    for field in fields {
+    for field in fields.iter() {
         let kind = (field.kind)();
         let mut schema = match &kind {
             ValueKind::Named { of } => {
@@ -100,10 +100,10 @@ fn schema(kind: &ValueKind, complete: bool) -> Value {
         }
         ValueKind::Tagged(tagged) => {
             let mut any = vec![schema(&tagged.words(), complete)];
-            for variant in &tagged.variants {
+            for variant in tagged.variants {
                 let optional = !complete || tagged.default == Some(variant.name);
                 let mut table =
-                    object(&(variant.fields)(), Some((tagged.tag, variant.name, optional)), complete);
+                    object((variant.fields)(), Some((tagged.tag, variant.name, optional)), complete);
                 table["description"] = variant.doc.into();
                 any.push(table);
             }
@@ -146,7 +146,7 @@ fn object(fields: &[Field], tag: Option<(&str, &str, bool)>, complete: bool) -> 
 impl Literal {
     fn json(&self) -> Value {
         match self {
-            Literal::Text(text) => text.as_str().into(),
+            Literal::Text(text) => (&**text).into(),
             Literal::Integer(number) => (*number as i64).into(),
             Literal::Float(number) => (*number).into(),
             Literal::Boolean(value) => (*value).into(),

@@ -47,9 +47,10 @@ impl Setter<'_> {
             Some(ValueKind::Named { of }) => {
                 let Some(table) = node.table_mut() else { return Ok(()) };
                 let mut found = false;
+                let (kind, member) = (of(), describe(&of(), what));
                 for entry in table.entries_mut().iter_mut().filter(|e| matches(segment, &e.key)) {
                     found = true;
-                    self.descend(&mut entry.node, &of(), rest, &describe(&of(), what))?;
+                    self.descend(&mut entry.node, &kind, rest, &member)?;
                 }
                 if found {
                     return Ok(());
@@ -91,6 +92,10 @@ impl Setter<'_> {
                     let adds = matches!(rest, [name] if self.adds(name, &[]));
                     if matches!(field, ValueKind::Named { .. }) && !adds {
                         return Err((format!("{}the file has no [{segment}.NAME]", unknown_path()), None));
+                    }
+                    if rest.is_empty() {
+                        table.insert(segment, self.place, self.value.clone());
+                        return Ok(());
                     }
                     table.insert(segment, self.place, TomlNode::empty_table(self.value.place));
                 }

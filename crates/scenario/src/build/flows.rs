@@ -15,6 +15,7 @@ use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::Instant;
 use netstage_core::traffic::{FlowTraffic, Pattern};
+use std::rc::Rc;
 use std::sync::OnceLock;
 
 /// Transport of a pattern, as far as it determines packet sizes.
@@ -253,10 +254,9 @@ impl Builder<'_, '_> {
         from: usize,
         path: Vec<Hop>,
     ) -> Option<Vec<Hop>> {
-        let mut seen = vec![from];
-        for hop in &path {
+        for (index, hop) in path.iter().enumerate() {
             let next = network.hop_ends(*hop)[1];
-            if seen.contains(&next) {
+            if next == from || path[..index].iter().any(|hop| network.hop_ends(*hop)[1] == next) {
                 let message =
                     format!("the path through the VPN's PEs would visit `{}` twice", network.names[next]);
                 let place = ends.vpn.map_or(ends.from.place, |vpn| vpn.place);
@@ -267,7 +267,6 @@ impl Builder<'_, '_> {
                 );
                 return None;
             }
-            seen.push(next);
         }
         Some(path)
     }
@@ -335,10 +334,10 @@ impl Builder<'_, '_> {
     /// Returns the TCP settings of a table. Without a table, problems are reported at `place`.
     pub(super) fn tcp(
         &mut self,
-        table: Option<&Located<flow::TcpTable>>,
+        table: Option<&Located<Rc<flow::TcpTable>>>,
         place: SourceRange,
     ) -> Option<tcp::TcpConfig> {
-        let tcp = table.map_or(default_tcp(), |table| &table.value);
+        let tcp = table.map_or(default_tcp(), |table| &*table.value);
         let algorithm = self.algorithm(&tcp.algorithm, Some(tcp))?;
         if tcp.algorithm.value != Algorithm::Aimd {
             let increase = tcp.increase.as_ref().filter(|a| a.own).map(|a| a.place);
@@ -397,7 +396,7 @@ impl Builder<'_, '_> {
         let stream = matches!(flow.transport.value, flow::TransportChoice::Tcp | flow::TransportChoice::Quic);
         let tcp =
             PacketFraming { stream, headers: u64::from(flow.ip.value.header() + netstage_wire::UDP_HEADER) };
-        let pattern = match &flow.traffic.value {
+        let pattern = match &*flow.traffic.value {
             Model::Bulk(bulk) => {
                 if !stream {
                     let message = "\"bulk\" needs a transport that limits the rate: \"tcp\" or \"quic\"";

@@ -25,6 +25,7 @@ use crate::trace::TraceFiles;
 use netstage_core::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+pub(crate) use vpns::PlacedVpns;
 
 /// Tables of a plan, and the problems, warnings and traces found in the process.
 pub(crate) struct Builder<'a, 'b> {
@@ -34,6 +35,8 @@ pub(crate) struct Builder<'a, 'b> {
     pub traces: &'a mut TraceFiles<'b>,
     /// Graph of the plan built before.
     pub graph: &'a mut Option<Rc<NodeGraph>>,
+    /// VPNs of the plan built before.
+    pub placed: &'a mut Option<PlacedVpns>,
 }
 
 /// Nodes and links by index, and the adjacency of the nodes.
@@ -72,14 +75,15 @@ impl Builder<'_, '_> {
             }
         };
         let duration = head.and_then(|(head, place)| self.duration(head, place));
-        let network = &*self.network();
+        let graph = self.network();
+        let network = &*graph;
         self.check_node_settings(network);
         let end = duration.map(|d| if d == Duration::ZERO { Instant::NEVER } else { Instant(d.0) });
-        let vpns = self.vpns(network);
-        let mut flows = self.flows(network, &vpns, end);
-        flows.extend(self.services(network, &vpns, end));
-        let tests = self.tests(network, &vpns);
-        let tunnels = self.tunnels(network, &vpns, &flows, &tests);
+        let vpns = &*self.vpns(&graph);
+        let mut flows = self.flows(network, vpns, end);
+        flows.extend(self.services(network, vpns, end));
+        let tests = self.tests(network, vpns);
+        let tunnels = self.tunnels(network, vpns, &flows, &tests);
         let routing = self.routing(network);
         if self.file.flow.0.is_empty() && !self.has_programs() && self.file.test.0.is_empty() {
             self.problems.push_help(
@@ -95,7 +99,7 @@ impl Builder<'_, '_> {
         }
         let flows: Vec<_> = flows.into_iter().collect::<Option<_>>()?;
         let tests: Vec<_> = tests.into_iter().collect::<Option<_>>()?;
-        let weights = self.weights(&vpns, &flows)?;
+        let weights = self.weights(vpns, &flows)?;
         let vpns = self.finish_vpns(vpns, &weights)?;
         let links = self.links(network, &weights, end)?;
         let plan = Plan {

@@ -63,7 +63,7 @@ impl Builder<'_, '_> {
     ) -> Option<()> {
         let mut arrivals = Arrivals::new();
         let paths = std::iter::once(&flow_path.path).chain(branches.iter().map(|branch| &branch.path));
-        for (path, named) in paths.zip(&flow.to.0) {
+        for (path, named) in paths.zip(flow.to.0.iter()) {
             let Some(first) = path.first() else { continue };
             if path[0] != flow_path.path[0] {
                 let link = |hop: &Hop| &self.file.link.0[hop.link].name;

@@ -73,7 +73,7 @@ impl Builder<'_, '_> {
                 let message =
                     format!("`{node}` is a host; its address determines the interface of its flows");
                 self.problems.push_help(member.place, message, "set `interfaces` for a `pe` only");
-            } else if ends.is_some_and(|ends| ends.iter().all(|end| end.value.0 != node)) {
+            } else if ends.is_some_and(|ends| ends.iter().all(|end| *end.value.0 != *node)) {
                 let message = format!("link `{}` does not end at `{node}`", member.name);
                 self.problems.push_help(member.place, message, "name a link of this node");
             }

@@ -12,6 +12,7 @@ use netstage_core::traffic::FlowTraffic;
 use netstage_core::traffic::application::{
     Application, BlockStorage, SizeDistribution, TransferDirection as FileWay, Transfers,
 };
+use std::rc::Rc;
 
 /// Bytes of a disk's sector.
 const SECTOR: u64 = 512;
@@ -95,7 +96,7 @@ impl Builder<'_, '_> {
         &mut self,
         name: &str,
         ends: &PathFields,
-        tcp: Option<&Located<TcpTable>>,
+        tcp: Option<&Located<Rc<TcpTable>>>,
         (program, application, start): (ServiceProgram, Application, &Located<Duration>),
         network: &NodeGraph,
         vpns: &[Option<PlacedVpn>],

@@ -186,7 +186,7 @@ impl Builder<'_, '_> {
     }
 
     fn tune(&mut self, test: &table::TuneTable) -> Option<TuneConfig> {
-        let tcp = test.tcp.as_ref().map(|tcp| &tcp.value);
+        let tcp = test.tcp.as_ref().map(|tcp| &*tcp.value);
         let listed = test.algorithms.iter().flat_map(|list| &list.value.0);
         let algorithms = listed.map(|named| self.algorithm(named, tcp)).collect::<Option<_>>()?;
         Some(TuneConfig {

@@ -2,12 +2,13 @@
 
 use super::{Builder, NodeGraph};
 use crate::file::ScenarioFile;
-use crate::file::control::{self, ControlTable, Decrease, I2vfc, VpnWeight};
+use crate::file::control::{self, ControlTable, Decrease, I2vfc, VpnTable, VpnWeight};
 use crate::plan::routes::reversed;
 use crate::plan::{Hop, NodeKind, VpnPlan};
 use crate::scalar::NodeName;
-use crate::table::Located;
+use crate::table::{Located, NamedTables};
 use netstage_core::fair;
+use std::rc::Rc;
 
 /// VPN with resolved PEs and paths.
 pub(super) struct PlacedVpn {
@@ -18,8 +19,33 @@ pub(super) struct PlacedVpn {
     pub opposite: Option<usize>,
 }
 
+/// VPNs of a plan without faults, and the tables and graph that they follow from.
+pub(crate) struct PlacedVpns {
+    tables: NamedTables<VpnTable>,
+    graph: Rc<NodeGraph>,
+    vpns: Rc<Vec<Option<PlacedVpn>>>,
+}
+
 impl Builder<'_, '_> {
-    pub(super) fn vpns(&mut self, network: &NodeGraph) -> Vec<Option<PlacedVpn>> {
+    /// Returns the VPNs. They are those of the plan before if tables and graph are the same.
+    pub(super) fn vpns(&mut self, graph: &Rc<NodeGraph>) -> Rc<Vec<Option<PlacedVpn>>> {
+        let is_same =
+            |before: &&PlacedVpns| before.tables.is_same(&self.file.vpn) && Rc::ptr_eq(&before.graph, graph);
+        if let Some(before) = self.placed.as_ref().filter(is_same) {
+            return Rc::clone(&before.vpns);
+        }
+        let found = self.problems.found();
+        let vpns = Rc::new(self.place_vpns(graph));
+        let has_faults = self.problems.found() > found;
+        *self.placed = (!has_faults).then(|| PlacedVpns {
+            tables: self.file.vpn.clone(),
+            graph: Rc::clone(graph),
+            vpns: Rc::clone(&vpns),
+        });
+        vpns
+    }
+
+    fn place_vpns(&mut self, network: &NodeGraph) -> Vec<Option<PlacedVpn>> {
         let file = self.file;
         let mut placed: Vec<Option<PlacedVpn>> = (file.vpn.0)
             .iter()
@@ -103,7 +129,7 @@ impl Builder<'_, '_> {
     /// Reports a reference whose own decrease depends on other VPNs.
     fn check_reference(&mut self, vpn: &control::VpnTable) {
         let ControlTable::I2vfc(i2vfc) = &vpn.treatment.control.value else { return };
-        let name = &i2vfc.reference.value.0;
+        let name = &*i2vfc.reference.value.0;
         let place = i2vfc.reference.place;
         if name == "nominal" {
             return;
@@ -132,25 +158,25 @@ impl Builder<'_, '_> {
 
     pub(super) fn finish_vpns(
         &mut self,
-        placed: Vec<Option<PlacedVpn>>,
+        placed: &[Option<PlacedVpn>],
         weights: &[f64],
     ) -> Option<Vec<VpnPlan>> {
         let file = self.file;
         let mut vpns = Vec::with_capacity(weights.len());
         for (index, (member, placed)) in file.vpn.0.iter().zip(placed).enumerate() {
-            let PlacedVpn { ingress, egress, path, reverse, opposite: back } = placed?;
+            let placed = placed.as_ref()?;
             let vpn = member.value.as_ref()?;
             let shares = !matches!(vpn.weight.value, VpnWeight::Given(_));
             let window = |i2vfc: &I2vfc| self::window(file, index, i2vfc);
             vpns.push(VpnPlan {
                 name: member.name.clone(),
                 settings: vpn.treatment.settings(weights[index], shares, window, self.problems)?,
-                ingress,
-                egress,
+                ingress: placed.ingress,
+                egress: placed.egress,
                 encapsulation: vpn.encapsulation,
-                path,
-                reverse,
-                opposite: back,
+                path: placed.path.clone(),
+                reverse: placed.reverse.clone(),
+                opposite: placed.opposite,
             });
         }
         Some(vpns)
@@ -160,7 +186,7 @@ impl Builder<'_, '_> {
 /// Returns the window settings of a VPN, with its reference as an index.
 fn window(file: &ScenarioFile, own: usize, i2vfc: &I2vfc) -> Option<fair::I2vfcConfig> {
     let config = i2vfc.config();
-    match i2vfc.reference.value.0.as_str() {
+    match &*i2vfc.reference.value.0 {
         "nominal" => Some(config),
         // One value set for every VPN makes the reference refer to itself; it keeps its a and b.
         name => match file.vpn.index(name)? {

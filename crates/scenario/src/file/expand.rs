@@ -3,20 +3,22 @@
 use super::control::VpnTable;
 use super::{FlowTable, ScenarioFile};
 use crate::error::Problems;
+use crate::scalar::VpnName;
 use crate::table::{Located, NamedTable, NamedTables};
 use netstage_core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Tables before and after their expansion.
+/// Tables before and after their last expansion without faults.
+#[derive(Default)]
 pub(crate) struct Expansion {
-    vpn: [NamedTables<VpnTable>; 2],
-    flow: [NamedTables<FlowTable>; 2],
+    vpn: Option<[NamedTables<VpnTable>; 2]>,
+    flow: Option<[NamedTables<FlowTable>; 2]>,
 }
 
-/// Replaces every VPN with a `count` by that number of VPNs, and replicates its flows for each of them. The result is
-/// `last` if the tables are the same.
-pub(crate) fn expand(file: &mut ScenarioFile, last: &mut Option<Expansion>, problems: &mut Problems) {
+/// Replaces every VPN with a `count` by that number of VPNs, and replicates its flows for each of them. The result is that
+/// of `last` if the tables are the same.
+pub(crate) fn expand(file: &mut ScenarioFile, last: &mut Expansion, problems: &mut Problems) {
     let mut counts = BTreeMap::new();
     for member in file.vpn.0.iter() {
         if let Some(count) = member.value.as_ref().and_then(|vpn| vpn.count) {
@@ -26,37 +28,54 @@ pub(crate) fn expand(file: &mut ScenarioFile, last: &mut Option<Expansion>, prob
     if counts.is_empty() {
         return;
     }
-    let is_same = |last: &&mut Expansion| last.vpn[0].is_same(&file.vpn) && last.flow[0].is_same(&file.flow);
-    if let Some(last) = last.as_mut().filter(is_same) {
-        file.vpn = last.vpn[1].clone();
-        file.flow = last.flow[1].clone();
-        return;
-    }
-    let (found, vpn, flow) = (problems.found(), file.vpn.clone(), file.flow.clone());
+    let before = file.vpn.clone();
+    let has_same_vpns = last.vpn.as_ref().is_some_and(|[vpn, _]| vpn.is_same(&before));
     let rename = |name: &mut Located<_>, number| rename(name, &counts, number);
-    replicate(
-        &mut file.vpn,
-        problems,
-        |vpn| vpn.count.map(|count| count.0),
-        |vpn, number| {
-            vpn.count = None;
-            vpn.back.iter_mut().for_each(|back| rename(back, number));
-        },
-    );
-    let count = |flow: &FlowTable| counts.get(&flow.vpn.as_ref()?.value.0).copied();
-    replicate(&mut file.flow, problems, count, |flow, number| {
-        flow.vpn.iter_mut().for_each(|vpn| rename(vpn, number));
-        // The stagger continues from the flows of the previous VPN.
-        let before = (number - 1) * flow.count.value.0;
-        flow.start.value = flow.start.value + Duration(flow.stagger.0.saturating_mul(before));
+    remembered(&mut file.vpn, &mut last.vpn, problems, |vpns, problems| {
+        replicate(
+            vpns,
+            problems,
+            |vpn| vpn.count.map(|count| count.0),
+            |vpn, number| {
+                vpn.count = None;
+                vpn.back.iter_mut().for_each(|back| rename(back, number));
+            },
+        );
     });
-    *last = (problems.found() == found)
-        .then(|| Expansion { vpn: [vpn, file.vpn.clone()], flow: [flow, file.flow.clone()] });
+    // The flows of a VPN are as many as its count.
+    if !has_same_vpns {
+        last.flow = None;
+    }
+    let count = |flow: &FlowTable| counts.get(&*flow.vpn.as_ref()?.value.0).copied();
+    remembered(&mut file.flow, &mut last.flow, problems, |flows, problems| {
+        replicate(flows, problems, count, |flow, number| {
+            flow.vpn.iter_mut().for_each(|vpn| rename(vpn, number));
+            // The stagger continues from the flows of the previous VPN.
+            let before = (number - 1) * flow.count.value.0;
+            flow.start.value = flow.start.value + Duration(flow.stagger.0.saturating_mul(before));
+        });
+    });
 }
 
-fn rename(name: &mut Located<crate::scalar::VpnName>, counts: &BTreeMap<String, u64>, number: u64) {
-    if counts.contains_key(&name.value.0) {
-        name.value.0 = numbered(&name.value.0, number);
+/// Expands tables, or returns the last expansion of the same ones.
+fn remembered<T>(
+    members: &mut NamedTables<T>,
+    last: &mut Option<[NamedTables<T>; 2]>,
+    problems: &mut Problems,
+    expand: impl FnOnce(&mut NamedTables<T>, &mut Problems),
+) {
+    if let Some([_, expanded]) = last.as_ref().filter(|[before, _]| before.is_same(members)) {
+        *members = NamedTables(Rc::clone(&expanded.0));
+        return;
+    }
+    let (found, before) = (problems.found(), NamedTables(Rc::clone(&members.0)));
+    expand(members, problems);
+    *last = (problems.found() == found).then(|| [before, NamedTables(Rc::clone(&members.0))]);
+}
+
+fn rename(name: &mut Located<VpnName>, counts: &BTreeMap<String, u64>, number: u64) {
+    if counts.contains_key(&*name.value.0) {
+        name.value.0 = numbered(&name.value.0, number).into();
     }
 }
 
@@ -78,7 +97,8 @@ fn replicate<T: Clone>(
             continue;
         };
         for number in 1..=count {
-            let mut copy = NamedTable { name: numbered(&member.name, number), ..member.clone() };
+            let name = numbered(&member.name, number);
+            let mut copy = NamedTable { name, place: member.place, value: member.value.clone() };
             copy.value.iter_mut().for_each(|value| change(Rc::make_mut(value), number));
             all.push(copy);
         }

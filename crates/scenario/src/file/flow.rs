@@ -12,6 +12,7 @@ use crate::table::{Decode, List, Located, OneOrMore, choice, disowned, merge, ta
 use crate::tree::{TomlNode, TomlTable};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
+use std::rc::Rc;
 
 table! {
     /// Flow, or a group of flows that differ only in number and start time.
@@ -27,13 +28,13 @@ table! {
         /// IP version.
         ip: Located<IpVersion> = "v4",
         /// TCP settings.
-        tcp: Option<Located<TcpTable>>,
+        tcp: Option<Located<Rc<TcpTable>>>,
         /// UDP settings.
         udp: Option<Located<UdpTable>>,
         /// Group of a multicast flow.
         multicast: Option<Located<MulticastTable>>,
         /// Traffic pattern or application.
-        traffic: Located<TrafficTable> = "bulk",
+        traffic: Located<Rc<TrafficTable>> = "bulk",
         /// Number of flows; several flows are named `NAME[0]`, `NAME[1]`, …
         count: Located<BoundedCount<1, 1_000_000>> = 1,
         /// Start time of the first flow.

@@ -21,6 +21,7 @@ use flow::{FlowTable, TcpTable};
 use network::{DuplexLink, NodeTable};
 use place::PlacementTable;
 use service::ServiceTable;
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::OnceLock;
 use study::{ExpectTable, MeasureTable, PlotTable, Sweep, VariantTable};
@@ -93,7 +94,7 @@ impl Decode for Defaults {
             what: "[defaults]",
             about: "Defaults of all tables of a kind. Tables merge field by field, unless the table sets another \
                     `kind` or `model` than its default.",
-            fields: vec![
+            fields: Cow::Owned(vec![
                 field("node", "Defaults of every `[node.NAME]`.", NodeTable::kind),
                 field("link", "Defaults of every `[link.NAME]`.", DuplexLink::kind),
                 field("vpn", "Defaults of every `[vpn.NAME]`.", VpnTable::kind),
@@ -103,7 +104,7 @@ impl Decode for Defaults {
                     "Defaults of the `tcp` table of every flow, service and test over TCP.",
                     TcpTable::kind,
                 ),
-            ],
+            ]),
             shorthand: None,
         }
     }

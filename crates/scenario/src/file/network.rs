@@ -325,8 +325,8 @@ impl Decode for ReverseOverrides {
         match LinkDirectionTable::kind() {
             ValueKind::Table { fields, shorthand, about, .. } => {
                 let optional = fields
-                    .into_iter()
-                    .map(|f| crate::table::Field { presence: crate::table::Presence::Optional, ..f })
+                    .iter()
+                    .map(|f| crate::table::Field { presence: crate::table::Presence::Optional, ..*f })
                     .collect();
                 ValueKind::Table { what: "reverse", about, fields: optional, shorthand }
             }

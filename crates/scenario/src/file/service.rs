@@ -4,6 +4,7 @@ use super::flow::TcpTable;
 use crate::scalar::{BoundedCount, BoundedSize, NodeName, PositiveDuration, VpnName};
 use crate::table::{List, Located, NamedTables, table, tagged};
 use netstage_core::time::Duration;
+use std::rc::Rc;
 
 tagged! {
     /// Program of another project, in a separate process at its node.
@@ -56,7 +57,7 @@ table! {
         /// VPN that carries the client's packets.
         vpn: Option<Located<VpnName>>,
         /// TCP settings, as far as routes of the host can set them: window, segment size and algorithm.
-        tcp: Option<Located<TcpTable>>,
+        tcp: Option<Located<Rc<TcpTable>>>,
         /// Nodes between client and server, in order; default: the shortest path.
         via: Option<Located<List<Located<NodeName>>>>,
         /// Nodes of the reverse path, in order; default: the same path reversed.
@@ -78,7 +79,7 @@ table! {
         /// VPN that carries the client's packets.
         vpn: Option<Located<VpnName>>,
         /// TCP settings, as far as routes of the host can set them: window, segment size and algorithm.
-        tcp: Option<Located<TcpTable>>,
+        tcp: Option<Located<Rc<TcpTable>>>,
         /// Nodes between client and server, in order; default: the shortest path.
         via: Option<Located<List<Located<NodeName>>>>,
         /// Nodes of the reverse path, in order; default: the same path reversed.

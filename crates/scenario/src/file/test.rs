@@ -6,6 +6,7 @@ use crate::scalar::{BoundedCount, BoundedSize, NodeName, PositiveDuration, Proba
 use crate::table::{List, Located, NamedTables, choice, table, tagged};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
+use std::rc::Rc;
 
 tagged! {
     /// Measurement that consists of trials. Each trial starts with the network in its initial state.
@@ -160,7 +161,7 @@ table! {
         /// Maximum length of the transfer.
         trial: PositiveDuration = "30 s",
         /// TCP settings.
-        tcp: Option<Located<TcpTable>>,
+        tcp: Option<Located<Rc<TcpTable>>>,
         /// Maximum rate of the bottleneck search, at the IP layer; default: the rate of the sender's link.
         max_rate: Option<Located<BitRate>>,
         /// Length of a trial of this search.
@@ -190,7 +191,7 @@ table! {
         /// Maximum window, also used as the unlimited window; replaces the window of `tcp`.
         largest: BoundedSize<262_144, 1_073_725_440> = "16 MiB",
         /// Other TCP settings.
-        tcp: Option<Located<TcpTable>>,
+        tcp: Option<Located<Rc<TcpTable>>>,
         ..probe: TestPath
     }
 }

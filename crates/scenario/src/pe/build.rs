@@ -196,7 +196,7 @@ fn circuit(
     }
     let vpn = reference(&file.vpn, &circuit.vpn.value.0, circuit.vpn.place, "vpn", problems)?;
     let addresses: Vec<(IpAddr, u8)> = circuit.address.0.iter().map(|address| address.value.0).collect();
-    for address in &circuit.address.0 {
+    for address in circuit.address.0.iter() {
         let (own, length) = address.value.0;
         let (link, host) = (IpPrefix::containing(own, length), IpPrefix::host(own));
         add_prefix(&mut prefixes[vpn], link, address.place, problems);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the window settings of a flow, with its reference as an index.
 pub(super) fn config(file: &PeFile, i2vfc: &I2vfc, problems: &mut Problems) -> Option<fair::I2vfcConfig> {
-    let (name, place) = (&i2vfc.reference.value.0, i2vfc.reference.place);
+    let (name, place) = (&*i2vfc.reference.value.0, i2vfc.reference.place);
     if name == "nominal" {
         return Some(i2vfc.config());
     }

@@ -5,7 +5,7 @@
 
 use super::{Hop, NodeKind};
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// Path, or `None` if there is none.
@@ -17,7 +17,7 @@ pub(crate) struct NodeAdjacency {
     /// Neighbors of each node in order, each with the first link to it.
     neighbors: Vec<Vec<(usize, Hop)>>,
     /// Shortest paths found so far.
-    known: RefCell<HashMap<(usize, usize), ShortestPath>>,
+    known: RefCell<BTreeMap<(usize, usize), ShortestPath>>,
 }
 
 /// Reason why an explicit path is invalid.

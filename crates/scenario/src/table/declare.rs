@@ -22,16 +22,18 @@ macro_rules! table {
         impl $crate::table::Fields for $table {
             const WHAT: &'static str = $what;
 
-            fn fields() -> Vec<$crate::table::Field> {
+            fn fields() -> &'static [$crate::table::Field] {
+                static ALL: std::sync::OnceLock<Vec<$crate::table::Field>> = std::sync::OnceLock::new();
                 const OWN: &[$crate::table::Field] = &[$($crate::table::Field::new::<$type>(
                     stringify!($field),
                     concat!($($doc),+).trim_ascii(),
                     $crate::table::default!($($default)?),
                 )),*];
-                #[allow(unused_mut)]
-                let mut fields = OWN.to_vec();
-                $(fields.extend(<$part_type as $crate::table::Fields>::fields());)?
-                fields
+                ALL.get_or_init(|| {
+                    let parts: &[&[$crate::table::Field]] =
+                        &[OWN, $(<$part_type as $crate::table::Fields>::fields())?];
+                    parts.concat()
+                })
             }
 
             fn take(reader: &mut $crate::table::FieldReader<'_>) -> Option<Self> {
@@ -46,7 +48,7 @@ macro_rules! table {
                 #[allow(unused_mut, unused_assignments)]
                 let mut shorthand = None;
                 $(shorthand = Some($short);)?
-                let fields = <$table as $crate::table::Fields>::fields();
+                let fields = <$table as $crate::table::Fields>::fields().into();
                 let about = concat!($($about),+).trim_ascii();
                 $crate::table::ValueKind::Table { what: $what, about, fields, shorthand }
             }
@@ -93,11 +95,13 @@ macro_rules! tagged {
                     about: concat!($($about),+).trim_ascii(),
                     tag: $tag,
                     default,
-                    variants: vec![$($crate::table::TaggedVariant {
-                        name: $name,
-                        doc: concat!($($doc),+).trim_ascii(),
-                        fields: <$fields as $crate::table::Fields>::fields,
-                    }),+],
+                    variants: const {
+                        &[$($crate::table::TaggedVariant {
+                            name: $name,
+                            doc: concat!($($doc),+).trim_ascii(),
+                            fields: <$fields as $crate::table::Fields>::fields,
+                        }),+]
+                    },
                 })
             }
 

@@ -31,7 +31,12 @@ pub(crate) enum ValueKind {
     /// Table of tables, each under a user-defined name.
     Named { of: fn() -> ValueKind },
     /// Table; a value in place of the table sets its `shorthand` field.
-    Table { what: &'static str, about: &'static str, fields: Vec<Field>, shorthand: Option<&'static str> },
+    Table {
+        what: &'static str,
+        about: &'static str,
+        fields: Cow<'static, [Field]>,
+        shorthand: Option<&'static str>,
+    },
     /// Table whose fields depend on its tag; a string in place of the table sets the tag.
     Tagged(TaggedTable),
     /// Quoted paths, each with a value.
@@ -45,13 +50,13 @@ pub(crate) struct TaggedTable {
     pub about: &'static str,
     pub tag: &'static str,
     pub default: Option<&'static str>,
-    pub variants: Vec<TaggedVariant>,
+    pub variants: &'static [TaggedVariant],
 }
 
 pub(crate) struct TaggedVariant {
     pub name: &'static str,
     pub doc: &'static str,
-    pub fields: fn() -> Vec<Field>,
+    pub fields: fn() -> &'static [Field],
 }
 
 /// Field of a table.
@@ -73,7 +78,7 @@ pub(crate) enum Presence {
 /// Default value, as written in a file.
 #[derive(Clone, Debug)]
 pub(crate) enum Literal {
-    Text(String),
+    Text(Cow<'static, str>),
     Integer(i128),
     Float(f64),
     Boolean(bool),
@@ -90,8 +95,8 @@ macro_rules! literal_from {
 }
 
 literal_from! {
-    &str => Text(str::to_owned);
-    String => Text(std::convert::identity);
+    &'static str => Text(Cow::Borrowed);
+    String => Text(Cow::Owned);
     i32 => Integer(i128::from);
     u32 => Integer(i128::from);
     u64 => Integer(i128::from);
@@ -102,7 +107,7 @@ literal_from! {
 impl Literal {
     pub fn node(&self, place: SourceRange) -> TomlNode {
         let value = match self {
-            Literal::Text(text) => TomlValue::Text(text.as_str().into()),
+            Literal::Text(text) => TomlValue::Text((&**text).into()),
             Literal::Integer(number) => TomlValue::Integer(*number),
             Literal::Float(number) => TomlValue::Float(format!("{number:?}")),
             Literal::Boolean(value) => TomlValue::Boolean(*value),
@@ -115,7 +120,7 @@ impl Literal {
 pub(crate) fn word<T: Decode + PartialEq>(value: T) -> &'static str {
     let ValueKind::Choice(words) = T::kind() else { unreachable!("the kind is a choice") };
     let place = SourceRange { source: 0, start: 0, end: 0 };
-    let decode = |word: &str| T::decode(&Literal::from(word).node(place), &mut Problems::default());
+    let decode = |word: &'static str| T::decode(&Literal::from(word).node(place), &mut Problems::default());
     let found = words.iter().find(|(word, _)| decode(word).as_ref() == Some(&value));
     found.expect("every value has a word").0
 }
@@ -136,7 +141,7 @@ pub(crate) trait Decode: Sized {
 /// Set of fields: a table, or part of one.
 pub(crate) trait Fields: Sized {
     const WHAT: &'static str;
-    fn fields() -> Vec<Field>;
+    fn fields() -> &'static [Field];
     fn take(reader: &mut FieldReader<'_>) -> Option<Self>;
 }
 
@@ -146,8 +151,8 @@ pub(crate) struct NoFields;
 
 impl Fields for NoFields {
     const WHAT: &'static str = "";
-    fn fields() -> Vec<Field> {
-        Vec::new()
+    fn fields() -> &'static [Field] {
+        &[]
     }
     fn take(_: &mut FieldReader<'_>) -> Option<Self> {
         Some(NoFields)
@@ -242,7 +247,7 @@ pub(crate) fn take_variant<T: Fields>(
     place: SourceRange,
     problems: &mut Problems,
 ) -> Option<T> {
-    T::take(&mut FieldReader { table, fields: &T::fields(), place, what: T::WHAT, problems })
+    T::take(&mut FieldReader { table, fields: T::fields(), place, what: T::WHAT, problems })
 }
 
 /// Refuses unknown keys. Returns whether all keys are known.
@@ -303,7 +308,7 @@ pub(crate) fn open_tagged<'a>(
         return None;
     };
     let what = format!("{} \"{}\"", tagged.what, variant.name);
-    refuse_unknown(&table, &(variant.fields)(), Some(tagged), &what, problems).then_some(())?;
+    refuse_unknown(&table, (variant.fields)(), Some(tagged), &what, problems).then_some(())?;
     Some((variant.name, table))
 }
 

@@ -49,6 +49,19 @@ impl<T: Decode> Decode for Option<T> {
     }
 }
 
+impl<T: Decode> Decode for Rc<T> {
+    fn kind() -> ValueKind {
+        T::kind()
+    }
+    fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
+        T::decode(node, problems).map(Rc::new)
+    }
+    const IS_OPTIONAL: bool = T::IS_OPTIONAL;
+    fn missing() -> Option<Self> {
+        T::missing().map(Rc::new)
+    }
+}
+
 /// Named tables, ordered by name. A table with faults keeps its name, so that references to it are valid.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedTables<T>(pub Rc<Vec<NamedTable<T>>>);
@@ -163,7 +176,7 @@ impl<T: Decode, const MIN: usize, const MAX: usize> Decode for List<T, MIN, MAX>
 
 /// A value, or a list of values.
 #[derive(Clone, Debug)]
-pub(crate) struct OneOrMore<T>(pub Vec<T>);
+pub(crate) struct OneOrMore<T>(pub Rc<[T]>);
 
 impl<T: Decode> Decode for OneOrMore<T> {
     fn kind() -> ValueKind {
@@ -172,8 +185,10 @@ impl<T: Decode> Decode for OneOrMore<T> {
 
     fn decode(node: &TomlNode, problems: &mut Problems) -> Option<Self> {
         match node.value {
-            TomlValue::Array(_) => List::<T, 1, 1_000>::decode(node, problems).map(|list| OneOrMore(list.0)),
-            _ => T::decode(node, problems).map(|one| OneOrMore(vec![one])),
+            TomlValue::Array(_) => {
+                List::<T, 1, 1_000>::decode(node, problems).map(|list| OneOrMore(list.0.into()))
+            }
+            _ => T::decode(node, problems).map(|one| OneOrMore([one].into())),
         }
     }
 }
