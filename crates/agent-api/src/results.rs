@@ -2,7 +2,7 @@
 //! form.
 
 use crate::service::ServiceResult;
-use netstage_core::measure::{Arrivals, Histogram};
+use netstage_core::measure::{Arrivals, Histogram, VoidReason};
 use netstage_core::tcp::history::Bin;
 use netstage_core::traffic::application::{Quality, QualityDistributions};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub struct AgentReport {
     /// Warnings that limit the validity of the figures.
     pub warnings: Vec<String>,
     /// Reasons why the measurement is invalid: the agent itself fell short.
-    pub void: Vec<String>,
+    pub void: Vec<VoidReason>,
     /// Set if the run was stopped early, so that the results cover only its beginning.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,

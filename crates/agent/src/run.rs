@@ -8,6 +8,7 @@ use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_agent_api::results::AgentReport;
 use netstage_agent_api::task::Assignment;
 use netstage_core::fleet::COMMITTED;
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_host::clock::{Epoch, monotonic_ns};
 use std::any::Any;
 use std::cell::Cell;
@@ -109,7 +110,11 @@ pub fn run(
             wait()?;
         }
         Some(AgentReport {
-            void: vec![format!("the traffic engine panicked: {}", panic_message(panic.as_ref()))],
+            void: vec![VoidReason::new(
+                "the traffic engine",
+                format!("panicked: {}", panic_message(panic.as_ref())),
+                FaultTime::Within(assignment.duration),
+            )],
             node: assignment.node.clone(),
             ..AgentReport::default()
         })

@@ -22,9 +22,11 @@ use netstage_agent_api::protocol::{
 use netstage_agent_api::results::CompletedBins;
 use netstage_agent_api::task::{self, Assignment};
 use netstage_core::fleet::{AgentSession, Lease, RunPhase};
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_host::clock::{self, Epoch, monotonic_ns};
 use netstage_host::shared_key::ConnectionAddresses;
 use netstage_traffic::stamp::WallClock;
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -180,15 +182,21 @@ impl AgentShared {
             return;
         }
         let journal = |assignment: &Assignment| self.spool.journal(number, assignment);
-        let begin = |epoch: Epoch| self.state().session.begin(epoch.0);
+        let started = Cell::new(None);
+        let begin = |epoch: Epoch| {
+            started.set(Some(epoch));
+            self.state().session.begin(epoch.0)
+        };
         let report = run::run(self.worker.as_ref(), orders, prepared, journal, begin);
         let Some(mut report) = report else { return };
         // The worker cannot know why it was stopped.
-        report.void.extend(match *self.end.borrow() {
-            Some(EndReason::Interrupted) => Some(format!("agent {node} was interrupted during the run")),
-            Some(EndReason::ControllerGone) => Some(format!("agent {node} lost its controller")),
+        let fault = match *self.end.borrow() {
+            Some(EndReason::Interrupted) => Some("was interrupted during the run"),
+            Some(EndReason::ControllerGone) => Some("lost its controller and ended"),
             Some(EndReason::Finished) | None => None,
-        });
+        };
+        let at = started.get().map_or(FaultTime::BeforeStart, |epoch: Epoch| FaultTime::At(epoch.now()));
+        report.void.extend(fault.map(|fault| VoidReason::new(format!("agent {node}"), fault, at)));
         let report = serde_json::to_vec(&report).expect("reports have string keys only");
         let spooled = self.spool.store(&node, number, &report);
         let mut state = self.state();

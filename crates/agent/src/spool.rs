@@ -7,6 +7,8 @@
 
 use netstage_agent_api::results::{AgentReport, BinCounts, CompletedBin, FlowResult, TcpSample, Travel};
 use netstage_agent_api::task::{Assignment, FlowSide};
+use netstage_core::measure::{FaultTime, VoidReason};
+use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -30,6 +32,8 @@ const LAST_RUN: &str = "last-run";
 struct JournalHeader {
     node: String,
     bins: usize,
+    #[serde(default)]
+    interval: Duration,
     /// Number and name of each flow, and whether this is its sending side.
     flows: Vec<(u32, String, bool)>,
 }
@@ -98,6 +102,7 @@ impl Spool {
         let head = JournalHeader {
             node: assignment.node.clone(),
             bins: assignment.duration.0.div_ceil(assignment.interval.0) as usize,
+            interval: assignment.interval,
             flows: flows.map(|flow| (flow.id, flow.name.clone(), flow.side == FlowSide::Send)).collect(),
         };
         let path = folder.join(file_name(&assignment.node, run, BINS));
@@ -159,7 +164,9 @@ fn report_of_bins(text: &str) -> Option<AgentReport> {
         ..FlowResult::default()
     };
     let mut flows: Vec<FlowResult> = head.flows.iter().map(result).collect();
+    let mut ended_bins = 0;
     for ended in lines.filter_map(|line| serde_json::from_str::<CompletedBin>(line).ok()) {
+        ended_bins = ended_bins.max(u64::from(ended.bin) + 1);
         let which = head.flows.iter().position(|(id, _, sends)| (*id, *sends) == (ended.flow, ended.sends));
         let Some(flow) = which.map(|which| &mut flows[which]) else { continue };
         let bin = ended.bin as usize;
@@ -175,7 +182,9 @@ fn report_of_bins(text: &str) -> Option<AgentReport> {
             flow.travel.push(travel);
         }
     }
-    let void = vec![format!("agent {} was killed during the run; the counters end there", head.node)];
+    let fault = "was killed during the run; its counters end";
+    let at = FaultTime::At(Instant::ZERO + head.interval * ended_bins);
+    let void = vec![VoidReason::new(format!("agent {}", head.node), fault, at)];
     Some(AgentReport { node: head.node, flows, void, ..AgentReport::default() })
 }
 

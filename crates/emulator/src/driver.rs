@@ -8,8 +8,9 @@ use super::config::EmulatorConfig;
 use super::links::{ArrivalTime, Links};
 use super::report::{BinReport, EmulatorReport};
 use super::timing::Timing;
-use super::verdict::{self, Faults};
+use super::verdict::{self, Failure, Faults};
 use netstage_core::measure::lateness::Stalls;
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, thread_cpu_ns};
 use netstage_host::ports::FramePort;
@@ -72,8 +73,8 @@ pub struct Emulator<P> {
     bypassed_at: u64,
     /// Times in which frames were due and the thread did not run.
     stalls: Stalls,
-    /// Time of the previous turn.
-    before: Instant,
+    /// Time of the latest turn.
+    turned_at: Instant,
     /// True after the run: frames are still forwarded, and errors no longer count.
     over: bool,
     /// Ports that may have frames to read.
@@ -104,13 +105,6 @@ struct AttachedPort<P> {
     read_until: Instant,
 }
 
-#[derive(Debug)]
-struct Failure {
-    reason: String,
-    /// True if the port failed during the run. After it, interfaces disappear as the network is removed.
-    in_run: bool,
-}
-
 impl<P: FramePort> Emulator<P> {
     /// Creates an emulator with idle links between these pairs of ports.
     pub fn new(config: EmulatorConfig, ports: Vec<[P; 2]>) -> Result<Emulator<P>, EmulatorError> {
@@ -136,7 +130,7 @@ impl<P: FramePort> Emulator<P> {
             epoch: Epoch(0),
             bypassed_at: 0,
             stalls: Stalls::default(),
-            before: Instant::ZERO,
+            turned_at: Instant::ZERO,
             over: false,
             ready: Vec::new(),
             sent: Vec::new(),
@@ -168,13 +162,11 @@ impl<P: FramePort> Emulator<P> {
     }
 
     /// Starts the run at `epoch`. Returns the reason why the run is void if frames of it were forwarded before.
-    pub fn start(&mut self, epoch: Epoch) -> Option<String> {
+    pub fn start(&mut self, epoch: Epoch) -> Option<VoidReason> {
         self.epoch = epoch;
         let late = self.bypassed_at.checked_sub(epoch.0).filter(|_| self.bypassed_at > 0)?;
-        Some(format!(
-            "the emulator learned the start of the run late: up to {:.1} ms after it, frames passed without emulation",
-            late as f64 / 1e6
-        ))
+        let fault = "learned the start of the run late: frames passed without emulation";
+        Some(VoidReason::new("the emulator", fault, FaultTime::Until(Instant(late))))
     }
 
     /// Emulates the links until `stop` is set. The run begins at `epoch`; earlier frames are forwarded without
@@ -186,7 +178,8 @@ impl<P: FramePort> Emulator<P> {
             let report_at = self.bin_reporter.as_ref().map_or(Instant::NEVER, |reporter| reporter.at);
             let due = epoch.monotonic_ns(self.links.poll_timeout().min(report_at));
             if let Err(error) = self.waiter.wait(due, &mut self.ready) {
-                faults.push(format!("the emulator could not poll its ports and stopped early: {error}"));
+                let fault = format!("could not poll its ports ({error}) and stopped");
+                faults.push(VoidReason::new("the emulator", fault, FaultTime::At(epoch.now())));
                 break;
             }
             self.turn(epoch.now(), &mut || epoch.now());
@@ -211,6 +204,7 @@ impl<P: FramePort> Emulator<P> {
 
     /// Reads the ready ports and sends the frames that are due by `now`.
     fn turn(&mut self, now: Instant, clock: &mut dyn FnMut() -> Instant) {
+        let before = std::mem::replace(&mut self.turned_at, now);
         if now > self.links.shared.end && !self.over {
             self.end_run();
         }
@@ -226,8 +220,7 @@ impl<P: FramePort> Emulator<P> {
             }
         }
         // A thread that runs all the time and cannot keep up has no stalls; its frames are late.
-        self.stalls.record(first_due.max(self.before), now);
-        self.before = now;
+        self.stalls.record(first_due.max(before), now);
     }
 
     fn read(&mut self, index: usize, now: Instant) {
@@ -336,7 +329,7 @@ impl<P: FramePort> Emulator<P> {
     fn fail(&mut self, index: usize, error: &io::Error) {
         let attached = &mut self.ports[index];
         self.waiter.remove(index, attached.port.fd());
-        attached.failed = Some(Failure { reason: error.to_string(), in_run: !self.over });
+        attached.failed = Some(Failure { reason: error.to_string(), at: self.turned_at });
         attached.read_until = Instant::NEVER;
     }
 
@@ -348,15 +341,15 @@ impl<P: FramePort> Emulator<P> {
         }
     }
 
-    fn finish(mut self, now: Instant, grants: Grants, mut void: Vec<String>) -> EmulatorReport {
+    fn finish(mut self, now: Instant, grants: Grants, mut void: Vec<VoidReason>) -> EmulatorReport {
         if !self.over {
             self.end_run();
         }
-        let in_run = |failure: Failure| failure.in_run.then_some(failure.reason);
-        let failed = self.ports.into_iter().map(|attached| attached.failed.and_then(in_run)).collect();
+        // After the run, interfaces disappear as the network is removed.
+        let in_run = |failure: &Failure| failure.at <= self.links.shared.end;
+        let failed = self.ports.into_iter().map(|attached| attached.failed.filter(in_run)).collect();
         let faults = Faults { failed, too_long: self.links.too_long, stopped: now };
-        let stalled = self.stalls.void_reason(self.config.duration);
-        void.extend(stalled.map(|how| format!("the emulator {how}")));
+        void.extend(self.stalls.void_reason("the emulator", self.config.duration));
         let mut report = verdict::report(&self.config, self.links, self.timing, now);
         report.grants = grants;
         verdict::judge(&mut report, &self.config, &faults);

@@ -1,6 +1,7 @@
 //! Results of an emulator.
 
 use netstage_agent_api::results::Buckets;
+use netstage_core::measure::VoidReason;
 use netstage_core::time::Duration;
 use netstage_host::realtime::Grants;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,7 @@ pub struct EmulatorReport {
     /// Warnings about the accuracy of the results.
     pub warnings: Vec<String>,
     /// Faults of the emulator that make the run void.
-    pub void: Vec<String>,
+    pub void: Vec<VoidReason>,
 }
 
 /// Results of one link.

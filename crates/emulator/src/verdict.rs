@@ -5,13 +5,23 @@ use super::direction::EmulatedDirection;
 use super::links::Links;
 use super::report::{DirectionReport, DirectionTotals, EmulatorReport, LinkReport};
 use super::timing::Timing;
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_core::time::Instant;
+
+/// Failure of a port.
+#[derive(Debug)]
+pub struct Failure {
+    /// Error of the system.
+    pub reason: String,
+    /// Time of the failure.
+    pub at: Instant,
+}
 
 /// Faults recorded by the driver.
 #[derive(Debug)]
 pub struct Faults {
-    /// Error of each direction's input port, if it failed.
-    pub failed: Vec<Option<String>>,
+    /// Failure of each direction's input port, if it failed in the run.
+    pub failed: Vec<Option<Failure>>,
     /// Length of the longest frame that was too long.
     pub too_long: Option<usize>,
     /// Time at which the emulator stopped.
@@ -98,7 +108,7 @@ const MIN_LATE: u64 = 10;
 struct LateDirections {
     count: usize,
     /// Share of late packets in the worst direction, and its description.
-    worst: Option<(f64, String)>,
+    worst: Option<(f64, VoidReason)>,
 }
 
 impl LateDirections {
@@ -110,28 +120,28 @@ impl LateDirections {
         }
         self.count += 1;
         if self.worst.as_ref().is_none_or(|(worst, _)| share > *worst) {
-            let description = format!(
-                "link.{}: {late} of {frames} packets left more than {:.1} ms late (99th percentile {:.1} ms), at most by {:.1} ms at \
-                 {:.3} s",
-                report.name,
+            let fault = format!(
+                "{late} of {frames} packets left more than {:.1} ms late (99th percentile {:.1} ms), at most by {:.1} ms",
                 config.tolerance.late.as_secs_f64() * 1e3,
                 report.lateness.p99_ns as f64 / 1e6,
                 report.lateness.max_ns as f64 / 1e6,
-                report.lateness.max_due_ns as f64 / 1e9,
             );
-            self.worst = Some((share, description));
+            let at = FaultTime::At(Instant(report.lateness.max_due_ns));
+            self.worst = Some((share, VoidReason::new(format!("link.{}:", report.name), fault, at)));
         }
     }
 
-    fn verdict(self, config: &EmulatorConfig) -> Option<String> {
-        let (_, description) = self.worst?;
-        let others = match self.count {
-            1 => String::new(),
-            count => format!(", the worst of {count} of {} directions", 2 * config.links.len()),
+    fn verdict(self, config: &EmulatorConfig) -> Option<VoidReason> {
+        let (_, reason) = self.worst?;
+        let reason = match self.count {
+            1 => reason,
+            count => {
+                reason.advise(format!("it is the worst of {count} of {} directions", 2 * config.links.len()))
+            }
         };
-        Some(format!(
-            "{description}{others}: the emulator could not keep up; lower the rates, use fewer links, stop other \
-             programs on this machine, or grant real-time scheduling"
+        Some(reason.advise(
+            "the emulator could not keep up: lower the rates, use fewer links, stop other programs on this machine, or \
+             grant real-time scheduling",
         ))
     }
 }
@@ -141,36 +151,35 @@ pub fn judge(report: &mut EmulatorReport, config: &EmulatorConfig, faults: &Faul
     let mut void = Vec::new();
     for (index, direction) in report.links.iter().flat_map(|link| &link.directions).enumerate() {
         let (name, totals) = (&direction.name, direction.totals);
-        if let Some(error) = &faults.failed[index] {
-            void.push(format!("link.{name}: the input interface failed: {error}"));
+        let within = |fault: String| {
+            VoidReason::new(format!("link.{name}:"), fault, FaultTime::Within(config.duration))
+        };
+        if let Some(Failure { reason, at }) = &faults.failed[index] {
+            let fault = format!("the input interface failed: {reason}");
+            void.push(VoidReason::new(format!("link.{name}:"), fault, FaultTime::At(*at)));
         }
         if totals.missed > 0 {
-            void.push(format!(
-                "link.{name}: {} packets were lost before the emulator read them; lower the rates, use \
-                 fewer links, or grant real-time scheduling",
-                totals.missed
-            ));
+            let fault = format!("{} packets were lost before the emulator read them", totals.missed);
+            let advice = "lower the rates, use fewer links, or grant real-time scheduling";
+            void.push(within(fault).advise(advice));
         }
         if totals.unbuffered > 0 {
-            let reason = match faults.too_long {
-                Some(length) => format!(
-                    "one was {length} bytes long; disable segmentation offload (tso, gso, gro) on the \
-                     interfaces"
+            let (reason, advice) = match faults.too_long {
+                Some(length) => (
+                    format!("one was {length} bytes long"),
+                    "disable segmentation offload (tso, gso, gro) on the interfaces",
                 ),
-                None => format!(
-                    "the buffers of {} MB are exhausted; lower the rates or delays, or raise \
-                     pool_bytes",
-                    config.pool_bytes >> 20
+                None => (
+                    format!("the buffers of {} MB are exhausted", config.pool_bytes >> 20),
+                    "lower the rates or delays, or raise pool_bytes",
                 ),
             };
-            void.push(format!("link.{name}: {} packets could not be buffered: {reason}", totals.unbuffered));
+            let fault = format!("{} packets could not be buffered ({reason})", totals.unbuffered);
+            void.push(within(fault).advise(advice));
         }
         if totals.refused > 0 {
-            void.push(format!(
-                "link.{name}: the system refused to send {} packets; check that the interface is up and its \
-                 receiver reads",
-                totals.refused
-            ));
+            let fault = format!("the system refused to send {} packets", totals.refused);
+            void.push(within(fault).advise("check that the interface is up and its receiver reads"));
         }
     }
     report.void.extend(void);

@@ -74,7 +74,7 @@ fn a_round_trip_takes_twice_the_delay() {
     assert!(round_trips[0] >= 20_016_000, "never early: {round_trips:?}");
     let totals = report.links[0].directions.each_ref().map(|direction| direction.totals);
     assert!(totals.iter().all(|totals| (totals.entered, totals.delivered) == (20, 20)), "{totals:?}");
-    assert_eq!(report.void, Vec::<String>::new());
+    assert_eq!(report.void, []);
 }
 
 /// Overloads a line for two seconds and returns the relative error of its rate, as measured by the receiver and as
@@ -105,7 +105,7 @@ fn rate_error(rate: u64) -> (f64, f64) {
         });
     let direction = &report.links[0].directions[0];
     assert!(direction.totals.dropped > 0, "the line was overloaded");
-    assert_eq!(report.void, Vec::<String>::new());
+    assert_eq!(report.void, []);
     println!("{} Mbit/s: {:?} {:?}", rate / 1_000_000, direction.saturated, direction.lateness);
     (received / rate as f64 - 1.0, direction.saturated.unwrap().error)
 }

@@ -9,6 +9,7 @@ use super::outcome::outcome;
 use super::port::{ADDRESS_LIFETIME, OpenPort};
 use super::routes::BgpSessions;
 use super::trial::{ExpectedPort, TrialRunner, TrialTraffic};
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_core::traffic::Pattern;
 use netstage_host::netns::Namespace;
 use netstage_host::startup_error::StartupError;
@@ -137,7 +138,10 @@ impl TestBench {
             if after > before || result.tally.received < result.sent / 2 {
                 self.reset_readiness();
             }
-            outcome.void.extend(reason.filter(|_| after > before));
+            let ended = reason.filter(|_| after > before).map(|reason| {
+                VoidReason::new("the tester's peer:", format!("{reason},"), FaultTime::Within(plan.duration))
+            });
+            outcome.void.extend(ended.map(String::from));
             Ok(outcome)
         })
     }

@@ -47,6 +47,7 @@ use emissions::Emissions;
 use event_loop::{EventLoop, FlowMember};
 use netstage_agent_api::results::{AgentReport, BinCounts, Buckets, FlowResult, TcpSample, Travel};
 use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport};
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_core::time::Duration;
 use netstage_host::clock::Epoch;
 use netstage_host::realtime::{Grants, IdleStatePrevention, Rank};
@@ -171,11 +172,16 @@ impl TrafficEngine {
                 if members.is_empty() {
                     continue;
                 }
+                let name = match exact {
+                    true => "the thread of scheduled flows",
+                    false => "the thread of its TCP flows and replies",
+                };
                 let cpu = if exact { self.cpu.take() } else { None };
                 let lane = match EventLoop::new(members, exact, cpu) {
                     Ok(lane) => lane,
                     Err(error) => {
-                        report.void.push(format!("{}: cannot poll sockets: {error}", self.node));
+                        let fault = format!("could not poll sockets ({error})");
+                        report.void.push(VoidReason::new(name, fault, FaultTime::BeforeStart));
                         continue;
                     }
                 };
@@ -190,7 +196,7 @@ impl TrafficEngine {
                     let frame = RunTimes { epoch, duration, interval, stop };
                     (lane.run(frame, &sender, &mut remarks), remarks)
                 });
-                threads.push((epoch_sender, thread));
+                threads.push((epoch_sender, (name, thread)));
             }
             let quic = std::mem::take(&mut self.quic);
             if !quic.is_empty() {
@@ -199,11 +205,15 @@ impl TrafficEngine {
                 let thread = scope.spawn(move || {
                     let Ok(epoch) = epoch_receiver.recv() else { return Default::default() };
                     quic::run(quic, RunTimes { epoch, duration, interval, stop }, &sender).map_or_else(
-                        |error| (Vec::new(), ThreadRemarks::void(format!("QUIC could not run: {error}"))),
+                        |error| {
+                            let fault = format!("stopped ({error})");
+                            let reason = VoidReason::new(QUIC_THREAD, fault, FaultTime::At(epoch.now()));
+                            (Vec::new(), ThreadRemarks::void(reason))
+                        },
                         |results| (results, ThreadRemarks::default()),
                     )
                 });
-                threads.push((epoch_sender, thread));
+                threads.push((epoch_sender, (QUIC_THREAD, thread)));
             }
             // Without a start the channels close, which ends the threads.
             let epoch = start()?;
@@ -216,10 +226,12 @@ impl TrafficEngine {
             while let Ok(event) = receiver.recv() {
                 progress(event);
             }
-            for thread in threads {
+            for (name, thread) in threads {
                 match thread.join() {
                     Ok(results) => add(&mut report, results),
-                    Err(_) => report.void.push(format!("{}: a traffic thread panicked", self.node)),
+                    Err(_) => {
+                        report.void.push(VoidReason::new(name, "panicked", FaultTime::Within(duration)))
+                    }
                 }
             }
             Some(())
@@ -319,16 +331,19 @@ fn port_of(socket: &Socket) -> u16 {
     socket.local_addr().ok().and_then(|address| address.as_socket()).map_or(0, |address| address.port())
 }
 
+/// Thread of QUIC flows, in reasons why results are void.
+const QUIC_THREAD: &str = "the thread of QUIC flows";
+
 /// Remarks of a thread about its results.
 #[derive(Default)]
 struct ThreadRemarks {
     warnings: Vec<String>,
     /// Reasons why the results are void.
-    void: Vec<String>,
+    void: Vec<VoidReason>,
 }
 
 impl ThreadRemarks {
-    fn void(reason: String) -> ThreadRemarks {
+    fn void(reason: VoidReason) -> ThreadRemarks {
         ThreadRemarks { void: vec![reason], ..ThreadRemarks::default() }
     }
 }

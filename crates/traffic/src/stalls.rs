@@ -1,6 +1,7 @@
 //! Observation of a thread without a schedule. Scheduled packets show stalls by their lateness. TCP and replies have no
 //! schedule, so their thread wakes up at short intervals and compares the clock.
 
+use netstage_core::measure::VoidReason;
 use netstage_core::measure::lateness::Stalls;
 use netstage_core::time::{Duration, Instant};
 
@@ -28,9 +29,8 @@ impl StallObserver {
     }
 
     /// Returns the reason why the results of the run are void, if they are.
-    pub fn void_reason(&self) -> Option<String> {
-        let stalled = self.stalls.void_reason(self.duration);
-        stalled.map(|how| format!("the thread of its TCP flows and replies {how}"))
+    pub fn void_reason(&self) -> Option<VoidReason> {
+        self.stalls.void_reason("the thread of its TCP flows and replies", self.duration)
     }
 }
 

@@ -4,8 +4,8 @@ use super::order::MeasurementParameters;
 use super::timeline::{FlowInterval, MeasurementInterval, Timeline};
 use crate::controller::AgentDisconnect;
 use netstage_agent_api::results::{BinCounts, Drained, FlowResult, LoweredProbes};
-use netstage_core::measure::ClockOffset;
-use netstage_core::time::Duration;
+use netstage_core::measure::{ClockOffset, FaultTime, VoidReason};
+use netstage_core::time::{Duration, Instant};
 
 /// Maximum share of packets that a UDP sender may fail to send.
 const LOAD_TOLERANCE: f64 = 0.01;
@@ -26,7 +26,7 @@ pub struct MeasurementOutcome {
     /// Warnings that limit the validity of the figures.
     pub warnings: Vec<String>,
     /// Reasons why the figures are invalid: this program itself fell short.
-    pub void: Vec<String>,
+    pub void: Vec<VoidReason>,
     /// Agents lost during the run.
     pub lost: Vec<AgentDisconnect>,
     /// Set if the measurement was stopped before its end.
@@ -240,7 +240,7 @@ fn load_shortfall(
     parameters: &MeasurementParameters,
     flow: &FlowOutcome,
     interrupted: bool,
-) -> Option<String> {
+) -> Option<VoidReason> {
     // The network may hold back the sender of a stream, which is a valid result.
     if matches!(parameters.method, super::Method::Tcp(_) | super::Method::Quic) || interrupted {
         return None;
@@ -248,9 +248,13 @@ fn load_shortfall(
     let schedule = flow.sent.as_ref()?.schedule?;
     let missed = 1.0 - schedule.sent as f64 / schedule.requested.max(1) as f64;
     (missed > LOAD_TOLERANCE).then(|| {
-        format!(
-            "flow {}: the sender sent only {} of {} packets, so the requested load was not offered",
-            flow.name, schedule.sent, schedule.requested
-        )
+        let (lateness, due) = schedule.stall_ns;
+        let fault = format!(
+            "the sender sent only {} of {} packets, so the requested load was not offered; it was late by at most {:.1} ms",
+            schedule.sent,
+            schedule.requested,
+            lateness as f64 / 1e6
+        );
+        VoidReason::new(format!("flow {}:", flow.name), fault, FaultTime::At(Instant(due)))
     })
 }

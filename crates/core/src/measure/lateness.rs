@@ -8,9 +8,9 @@
 //! Emulated links and STAMP reflectors cannot skip packets. What they send late is counted, and judged like the late
 //! packets of a sender.
 
+use super::void_reason::{FaultTime, VoidReason};
 use crate::time::{Duration, Instant};
 use alloc::format;
-use alloc::string::String;
 
 /// Lateness up to which a packet counts as on time: less than the timing error of a general-purpose kernel.
 const TOLERANCE: Duration = Duration::from_micros(50);
@@ -97,19 +97,19 @@ impl Stalls {
         }
     }
 
-    /// Returns how long the thread did not run, if this makes the results of a run of this duration void.
-    pub fn void_reason(&self, duration: Duration) -> Option<String> {
+    /// Returns how long the thread `party` did not run, if this makes the results of a run of this duration void.
+    pub fn void_reason(&self, party: &str, duration: Duration) -> Option<VoidReason> {
         let is_void =
             self.total.as_secs_f64() > MAX_STALLED * duration.as_secs_f64() || self.max.0 > MAX_STALL;
         let milliseconds = |span: Duration| span.0 as f64 / 1e6;
         is_void.then(|| {
-            format!(
-                "did not run for {:.0} of {:.0} ms, at most {:.0} ms from {:.3} s on",
+            let fault = format!(
+                "did not run for {:.0} of {:.0} ms, at most {:.0} ms",
                 milliseconds(self.total),
                 milliseconds(duration),
-                milliseconds(self.max.0),
-                self.max.1.0 as f64 / 1e9
-            )
+                milliseconds(self.max.0)
+            );
+            VoidReason::new(party, fault, FaultTime::From(self.max.1))
         })
     }
 }
@@ -117,6 +117,7 @@ impl Stalls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
     fn limits_are_at_least_one_gap() {
@@ -137,17 +138,20 @@ mod tests {
         let mut stalls = Stalls::default();
         let at = |ms: u64| Instant(ms * 1_000_000);
         (5..1_000).step_by(5).for_each(|ms| stalls.record(at(ms), at(ms + 1)));
-        assert_eq!(stalls.void_reason(Duration::from_secs(10)), None);
+        assert_eq!(stalls.void_reason("a thread", Duration::from_secs(10)), None);
         stalls.record(at(1_005), at(1_305));
-        let reason = stalls.void_reason(Duration::from_secs(10)).unwrap();
-        assert_eq!(reason, "did not run for 300 of 10000 ms, at most 300 ms from 1.005 s on");
+        let reason = stalls.void_reason("a thread", Duration::from_secs(10)).unwrap();
+        assert_eq!(
+            reason.to_string(),
+            "a thread did not run for 300 of 10000 ms, at most 300 ms from 1.005 s on"
+        );
     }
 
     #[test]
     fn many_short_stalls_are_as_bad_as_a_long_one() {
         let mut stalls = Stalls::default();
         (0..60).for_each(|k| stalls.record(Instant(k * 20_000_000), Instant(k * 20_000_000 + 10_000_000)));
-        assert!(stalls.void_reason(Duration::from_secs(10)).is_some());
-        assert!(stalls.void_reason(Duration::from_secs(20)).is_none());
+        assert!(stalls.void_reason("a thread", Duration::from_secs(10)).is_some());
+        assert!(stalls.void_reason("a thread", Duration::from_secs(20)).is_none());
     }
 }

@@ -25,6 +25,7 @@ pub mod tcp_throughput;
 pub mod trial;
 pub mod tune;
 pub mod verdict;
+mod void_reason;
 pub mod y1564;
 
 pub use answer_limit::{AnswerLimitDetector, LoweredRate, ProbeBackoff};
@@ -37,3 +38,4 @@ pub use convergence::{Bound, converged_from};
 pub use correlation::{Correlation, correlation, correlation_in_time};
 pub use fairness::{jain, weighted_fairness};
 pub use histogram::{Histogram, QuantileEstimate, values_needed};
+pub use void_reason::{FaultTime, VoidReason};

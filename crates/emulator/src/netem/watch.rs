@@ -5,6 +5,7 @@ use super::count::{Counter, Reading};
 use crate::LinkConfig;
 use crate::counts::Grid;
 use crate::report::LinkReport;
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_host::netns::netlink::NetlinkError;
@@ -45,7 +46,7 @@ pub struct NetemReport {
     /// Warnings about the accuracy of the results.
     pub warnings: Vec<String>,
     /// Faults that make the run void.
-    pub void: Vec<String>,
+    pub void: Vec<VoidReason>,
 }
 
 impl NetemMonitor {
@@ -102,10 +103,9 @@ impl NetemMonitor {
         for (name, before) in &dropped_before {
             let lost = dropped.get(name).map_or(0, |now| now.saturating_sub(*before));
             if lost > 0 {
-                watched.void.push(format!(
-                    "link.{name}: the kernel lost {lost} packets between its own interfaces; lower the rates, or raise \
-                     net.core.netdev_max_backlog"
-                ));
+                let fault = format!("the kernel lost {lost} packets between its own interfaces");
+                let reason = VoidReason::new(format!("link.{name}:"), fault, FaultTime::Within(duration));
+                watched.void.push(reason.advise("lower the rates, or raise net.core.netdev_max_backlog"));
             }
         }
         if max_lateness.0 > interval.0 / 100 {

@@ -157,7 +157,8 @@ fn a_terminated_agent_still_delivers_its_report() {
     let collected = agents.collect();
     let [report] = &collected.reports[..] else { panic!("{collected:?}") };
     assert!(report.flows[0].bins.iter().any(|bin| bin.sent > 0));
-    assert_eq!(report.void, ["agent a was interrupted during the run"]);
+    assert!(report.void[0].starts_with("agent a was interrupted during the run at "), "{:?}", report.void);
+    assert_eq!(report.void.len(), 1);
     agents.finish();
     assert_eq!(process.output().status.code(), Some(0));
 }

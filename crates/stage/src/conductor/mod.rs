@@ -9,6 +9,7 @@ pub mod partial;
 
 use crate::topology::differences::differences;
 use netstage_agent::controller::{AgentDisconnect, CollectedReports, ControlledAgents};
+use netstage_core::measure::VoidReason;
 use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
 use outcome::Findings;
 use partial::PartialOutcome;
@@ -23,7 +24,7 @@ pub struct StageRemarks {
     /// Failures, such as a process that exited before the end of the run.
     pub failures: Vec<String>,
     /// Reasons why the measurement is void.
-    pub void: Vec<String>,
+    pub void: Vec<VoidReason>,
     /// Warnings.
     pub warnings: Vec<String>,
 }
@@ -66,7 +67,7 @@ pub fn conclude(
     outcome.failures.extend(remarks.failures);
     outcome::write_logs(found.services, seed, logs, &mut outcome);
     outcome.failures.extend(collected.lost.into_iter().map(loss));
-    outcome.void.extend(remarks.void);
+    outcome.void.extend(remarks.void.into_iter().map(String::from));
     outcome.warnings.extend(collected.warnings.into_iter().chain(collected.slow_start));
     outcome.warnings.extend(remarks.warnings);
     Ok(outcome)

@@ -6,10 +6,10 @@ use netstage_agent_api::results::{
     WindowSample,
 };
 use netstage_agent_api::service::ServiceResult;
-use netstage_core::measure::Histogram;
 use netstage_core::measure::histogram::rounded;
 use netstage_core::measure::lateness::{LatenessLimits, MAX_SHARE};
 use netstage_core::measure::trial::LinkLateness;
+use netstage_core::measure::{FaultTime, Histogram, VoidReason};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_core::traffic::application::{Application, Quality, QualityDistributions};
@@ -243,9 +243,9 @@ impl OutcomeBuilder {
         self.push(Metric::FlowThroughput, name, received(|c| c.received_bytes, 8.0 / self.seconds));
         let limit = receiving.and_then(|receiver| receiver.answer_limit);
         if let Some(limit) = limit.filter(|_| name.starts_with("test.")) {
-            let reason =
-                format!("flow.{name}: the host answers at most {limit:.1} probes/s, so the loss is unknown");
-            self.outcome.void.push(reason);
+            let fault = format!("the host answers at most {limit:.1} probes/s, so the loss is unknown");
+            let run = FaultTime::Within(Duration::from_secs_f64(self.bins as f64 * self.seconds));
+            self.outcome.void.push(VoidReason::new(format!("flow.{name}:"), fault, run).into());
         }
         if !is_tcp && limit.is_none() {
             self.push(Metric::FlowLost, name, received(|c| c.lost, 1.0));
@@ -617,11 +617,11 @@ impl OutcomeBuilder {
         }
         let missing = |reason: &String| format!("no kernel events of TCP flows: {reason}");
         outcome.warnings.extend(found.watched.missing.iter().map(missing));
-        outcome.void.extend(emulator.void.iter().cloned());
+        outcome.void.extend(emulator.void.iter().map(ToString::to_string));
         for report in found.reports {
             let named = |text: &String| format!("node.{}: {text}", report.node);
             outcome.warnings.extend(report.warnings.iter().map(named));
-            outcome.void.extend(report.void.iter().map(named));
+            outcome.void.extend(report.void.iter().map(|reason| named(reason)));
         }
         for direction in directions() {
             if let Some(saturated) = &direction.saturated {

@@ -27,6 +27,7 @@ use netstage_agent_api::results::{AgentReport, WatchedWindows};
 use netstage_agent_api::service::ServiceResult;
 use netstage_agent_api::task::{Assignment, EdgeTask, FlowSide, TaskTransport};
 use netstage_core::fleet::Receipt;
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_emulator as emulator;
 use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
 use netstage_scenario::plan::{IpVersion, NodeKind, Plan};
@@ -355,19 +356,19 @@ fn outcome(
     clocks: Option<&ClockAccuracy>,
 ) -> Result<RunOutcome, RunFailure> {
     let &RunContext { plan, seed, placed, logs } = context;
-    let mut void = Vec::new();
+    let mut void: Vec<VoidReason> = Vec::new();
     let is_ingress_of = |report: &AgentReport, name: &str| {
         plan.vpns.iter().any(|vpn| vpn.name == name && plan.nodes[vpn.ingress].name == report.node)
     };
     let is_valid = |report: &&AgentReport| {
         let part = parts.iter().find(|(_, part)| part.node == report.node);
-        let checked = part.ok_or_else(|| format!("node.{}: no agent has this node", report.node)).and_then(
-            |(agent, part)| {
-                plausibility::check(report, part)
-                    .map_err(|error| format!("agent {agent}: invalid report: {error}"))
-            },
-        );
-        checked.map_err(|error| void.push(error)).is_ok()
+        let checked = match part {
+            Some((agent, part)) => plausibility::check(report, part)
+                .map_err(|error| (format!("agent {agent}:"), format!("invalid report: {error},"))),
+            None => Err((format!("node.{}:", report.node), "no agent had this node".into())),
+        };
+        let within = FaultTime::Within(plan.duration);
+        checked.map_err(|(party, fault)| void.push(VoidReason::new(party, fault, within))).is_ok()
     };
     let mut reports: Vec<AgentReport> = collected.reports.iter().filter(is_valid).cloned().collect();
     for report in &mut reports {
@@ -378,7 +379,7 @@ fn outcome(
     let services: Vec<ServiceResult> =
         reports.iter().flat_map(|report| &report.services).map(without_control_characters).collect();
     let watched = watched(&reports);
-    void.extend(plausibility::contradictions(&reports));
+    void.extend(plausibility::contradictions(&reports, plan.duration));
     let error_between = |from: usize, to: usize| {
         clocks
             .zip(placed.get(&from))

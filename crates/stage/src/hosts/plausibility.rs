@@ -3,6 +3,7 @@
 use netstage_agent_api::results::{AgentReport, BinCounts, Drained, FlowResult, Travel, Usage, VpnResult};
 use netstage_agent_api::service::{ServiceResult, ServiceRole, ServiceWorkload};
 use netstage_agent_api::task::{Assignment, FlowSide, ServiceTask};
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,7 +83,12 @@ pub fn check(report: &AgentReport, assignment: &Assignment) -> Result<(), String
     }
     let service_errors = report.services.iter().filter_map(|service| service.error.as_ref());
     let errors = report.flows.iter().filter_map(|flow| flow.error.as_ref()).chain(service_errors);
-    let messages = report.warnings.iter().chain(&report.void).chain(&report.watched.missing).chain(errors);
+    let messages = report
+        .warnings
+        .iter()
+        .chain(report.void.iter().map(|reason| &**reason))
+        .chain(&report.watched.missing)
+        .chain(errors);
     let messages: Vec<&String> = messages.collect();
     if messages.iter().any(|text| text.len() > MAX_MESSAGE_BYTES)
         || messages.len() > MAX_MESSAGES + report.flows.len() + report.services.len()
@@ -203,8 +209,8 @@ fn is_histogram(buckets: &[(u64, u64)]) -> bool {
         && buckets.last().is_none_or(|(value, _)| *value <= MAX_DURATION_NS)
 }
 
-/// Returns contradictions between reports: flows with more datagrams received than sent.
-pub fn contradictions(reports: &[AgentReport]) -> Vec<String> {
+/// Returns contradictions between reports of a run of this duration: flows with more datagrams received than sent.
+pub fn contradictions(reports: &[AgentReport], duration: Duration) -> Vec<VoidReason> {
     let mut sent: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
     let total = |flow: &FlowResult, value: fn(&BinCounts) -> u64| flow.bins.iter().map(value).sum::<u64>();
     let flows = || reports.iter().flat_map(|report| report.flows.iter().map(move |flow| (report, flow)));
@@ -216,10 +222,12 @@ pub fn contradictions(reports: &[AgentReport]) -> Vec<String> {
         let Some(&(sent, sender)) = sent.get(flow.name.as_str()) else { continue };
         let received = flow.received();
         if sent > 0 && received > sent {
-            found.push(format!(
-                "flow.{}: node.{} reports {received} packets received, but node.{sender} {sent} sent; one of the reports is wrong",
-                flow.name, report.node
-            ));
+            let fault = format!(
+                "node.{} reports {received} packets received, but node.{sender} {sent} sent",
+                report.node
+            );
+            let reason = VoidReason::new(format!("flow.{}:", flow.name), fault, FaultTime::Within(duration));
+            found.push(reason.advise("one of the reports is wrong"));
         }
     }
     found
@@ -262,7 +270,10 @@ mod tests {
     #[test]
     fn a_plausible_report_is_accepted() {
         assert_eq!(check(&report("a", true, 100), &assigned("a", FlowSide::Send)), Ok(()));
-        assert!(contradictions(&[report("a", true, 100), report("b", false, 99)]).is_empty());
+        assert!(
+            contradictions(&[report("a", true, 100), report("b", false, 99)], Duration::from_secs(2))
+                .is_empty()
+        );
     }
 
     #[test]
@@ -351,7 +362,8 @@ mod tests {
         let mut inconsistent = valid.clone();
         inconsistent.flows[0].travel = vec![travel];
         assert!(check(&inconsistent, &assignment).unwrap_err().contains("contradict"));
-        let found = contradictions(&[report("a", true, 100), report("b", false, 101)]);
+        let found =
+            contradictions(&[report("a", true, 100), report("b", false, 101)], Duration::from_secs(2));
         assert!(found[0].contains("202 packets received, but node.a 200 sent"), "{found:?}");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::network::{EmulatedNetwork, chain_names, emulator_interface};
 use super::spec::Spec;
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_core::time::Duration;
 use netstage_emulator::netem::{KernelLink, NetemMonitor, NetemReport};
 use netstage_emulator::report::{BinReport, LinkReport};
@@ -86,7 +87,11 @@ impl Links {
             let report = emulator.run(epoch, stop);
             let watched = watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let watched = watched.unwrap_or_else(|error| NetemReport {
-                void: vec![format!("cannot read the counters of the kernel's links: {error}")],
+                void: vec![VoidReason::new(
+                    "the reader of the kernel's links",
+                    format!("could not read the counters ({error})"),
+                    FaultTime::Within(duration),
+                )],
                 ..NetemReport::default()
             });
             merge(report, watched, &by_kernel)

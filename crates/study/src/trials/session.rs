@@ -4,9 +4,9 @@ use super::outcome::{DirectionResults, TransferResult};
 use super::{TrialCallbacks, derive, outcome};
 use crate::PlanRunner;
 use crate::RunFailure;
-use netstage_core::measure::Histogram;
 use netstage_core::measure::lateness::MAX_SHARE;
 use netstage_core::measure::trial::{FaultTolerance, TesterFault, Trial, TrialResult, TrialSearch};
+use netstage_core::measure::{FaultTime, Histogram};
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
@@ -276,7 +276,11 @@ impl<'a> TestSession<'a> {
     fn fault_reason(&mut self, fault: TesterFault, outcome: &RunOutcome, flow: &str) -> String {
         let stalls = outcome.stalls.iter().filter(|stall| stall.flow == flow);
         let stall = stalls.max_by_key(|stall| stall.lateness).filter(|stall| stall.lateness > Duration::ZERO);
-        let reason = describe(&fault) + &stall.map_or(String::new(), |stall| format!("; {stall}"));
+        let when = match stall {
+            Some(stall) => format!("; {stall}"),
+            None => format!(", {}", FaultTime::Within(outcome.interval * outcome.bins as u64)),
+        };
+        let reason = describe(&fault) + &when;
         self.reasons.push((fault, reason.clone()));
         reason
     }

@@ -13,6 +13,7 @@ mod udp;
 
 use netstage_agent_api::results::{AgentReport, BinCounts, FlowResult};
 use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport, UdpOptions};
+use netstage_core::measure::VoidReason;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
@@ -77,11 +78,11 @@ fn run(engine: TrafficEngine) -> AgentReport {
     let report = engine.run(epoch, &AtomicBool::new(false), &mut |_| {});
     // A run is void by its own threads only if the machine stopped them.
     let is_stall =
-        |reason: &String| reason.contains("did not run for") || reason.contains("the sender was late");
+        |reason: &VoidReason| reason.contains("did not run for") || reason.contains("the sender was late");
     if let Some(stall) = report.void.iter().find(|reason| is_stall(reason)) {
-        netstage_harness::skip_busy(stall);
+        netstage_harness::skip_busy(stall.to_string());
     }
-    assert_eq!(report.void, Vec::<String>::new());
+    assert_eq!(report.void, []);
     let skipped: u64 =
         report.flows.iter().filter_map(|flow| flow.schedule).map(|schedule| schedule.skipped).sum();
     if skipped > 0 {

@@ -1,5 +1,6 @@
 //! Network of a case: a device whose truth is known, or the same line in the emulator, whose thread stalls.
 
+use netstage_core::measure::VoidReason;
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_emulator::{Emulator, EmulatorConfig, EmulatorReport};
@@ -223,7 +224,7 @@ struct EmulatedPath {
     /// Time at which the order to start arrives, until it is handled.
     start: Option<u64>,
     /// Fault of a late start.
-    fault: Option<String>,
+    fault: Option<VoidReason>,
     /// Packets sent and not read yet.
     pending: BinaryHeap<Reverse<PendingPacket>>,
     entered: u64,

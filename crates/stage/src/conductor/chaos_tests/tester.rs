@@ -7,6 +7,7 @@ use super::network::{Device, Packet, Path, Stalls, length};
 use crate::topology::assignments::{assignments, members_at};
 use netstage_agent_api::results::{AgentReport, FlowResult, WatchedWindows};
 use netstage_agent_api::task::{FlowSide, FlowTask, TaskTransport, TcpOptions};
+use netstage_core::measure::VoidReason;
 use netstage_core::measure::stamp::{
     ClockReading, ReceivedPacketInfo, ReflectorConfig, SenderConfig, SessionReflector, SessionSender,
 };
@@ -162,7 +163,7 @@ struct Trial<'a> {
     senders: Vec<FlowResult>,
     receivers: Vec<FlowResult>,
     /// Reasons of sender and receiver why the run is void.
-    void: [Vec<String>; 2],
+    void: [Vec<VoidReason>; 2],
 }
 
 /// Packet of a trial, times in nanoseconds.
@@ -299,7 +300,7 @@ impl Trial<'_> {
     }
 
     /// Returns the reason why the run is void because of the stalls of a thread without a schedule, if it is.
-    fn void_reason(&self, stalls: &Stalls) -> Option<String> {
+    fn void_reason(&self, stalls: &Stalls) -> Option<VoidReason> {
         let (mut now, end) = (Instant::ZERO, self.plan.duration);
         let mut observer = StallObserver::new(now, end);
         while now.0 < end.0 {

@@ -4,7 +4,7 @@ use super::{FrameProbe, count};
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::rfc2544::LossAtLoad;
 use netstage_core::measure::trial::{DelayStatistics, OfferedLoad};
-use netstage_core::measure::{Histogram, clopper_pearson};
+use netstage_core::measure::{FaultTime, Histogram, VoidReason, clopper_pearson};
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::Metric;
 use netstage_scenario::plan::{FlowDirection, ROUND_TRIP};
@@ -21,9 +21,9 @@ pub fn run(
     let (round_trips, error) = session.take_travel_times();
     let directions = session.take_direction_results();
     let Some([lost_forward, lost_backward]) = directions.lost else {
-        return Err(TestAbort::Void(format!(
-            "{name}: the stage did not report the packets received by the reflector"
-        )));
+        let fault = format!("did not report how many of {sent} packets the reflector received");
+        let reason = VoidReason::new(format!("{name}: the stage"), fault, FaultTime::Within(trial));
+        return Err(TestAbort::Void(reason.into()));
     };
     session.add_value(Metric::TestSent, &name, sent as f64);
     let reflected = sent.saturating_sub(lost_forward);

@@ -7,6 +7,7 @@ use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::tcp_throughput::{Baseline, TransferMeasurement, assess};
 use netstage_core::measure::trial::{CountedLayer, FrameSize};
 use netstage_core::measure::verdict::{Evidence, LimitCause, judge};
+use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_core::quantity::BitRate;
 use netstage_core::tcp;
 use netstage_core::time::Duration;
@@ -25,7 +26,9 @@ pub fn run(session: &mut TestSession, test: &plan::TransferConfig) -> Result<(),
     let all_bytes = (None, Duration::ZERO);
     let idle = session.transfer(&name, &derive::trickle(session.plan, session.test, &config), all_bytes)?;
     let Some(round_trip) = idle.min_round_trip else {
-        return Err(TestAbort::Void(format!("{name}: the stage measured no round trip")));
+        let fault = format!("measured no round trip of {} bytes", idle.bytes);
+        let reason = VoidReason::new(format!("{name}: the stage"), fault, FaultTime::Within(idle.duration));
+        return Err(TestAbort::Void(reason.into()));
     };
     // Frames of the same size, sent by UDP.
     let probe =

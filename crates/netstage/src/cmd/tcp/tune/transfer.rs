@@ -87,7 +87,7 @@ impl<'a> Transfers<'a> {
             let sample = self.sample_of(flow, &outcome);
             match outcome.void.first() {
                 None => return Ok(Some((sample, None))),
-                Some(reason) => last = Some((sample, Some(reason.clone()))),
+                Some(reason) => last = Some((sample, Some(reason.to_string()))),
             }
         }
         Ok(last)
