@@ -26,14 +26,15 @@ struct limits {
 	u64 rate;
 	/* Bytes that may be sent at once. */
 	u64 burst;
-	/* A budget of bytes is left to spend. */
-	u32 has_budget;
+	/* Bytes that may be sent in total. */
+	u64 allowance;
 	/* Only destinations of the map, and these interfaces, are permitted. */
 	u32 has_destinations;
 	u32 has_interfaces;
 	u32 interfaces[MOST_INTERFACES];
-	u32 unused;
 };
+
+#define UNLIMITED (~0ULL)
 
 struct {
 	NUMBER(type, MAP_ARRAY);
@@ -48,7 +49,7 @@ struct bucket {
 	u32 unused;
 	u64 filled_ns;
 	long long tokens;
-	long long budget;
+	u64 sent;
 };
 
 struct {
@@ -156,11 +157,11 @@ INLINE enum rule take(struct bucket *bucket, struct limits *limit, u64 length)
 	}
 	if (limit->rate && bucket->tokens <= 0)
 		rule = BY_RATE;
-	if (limit->has_budget && bucket->budget < (long long)length)
+	if (length > limit->allowance || bucket->sent > limit->allowance - length)
 		rule = BY_BUDGET;
 	if (rule == RULES) {
 		bucket->tokens -= length;
-		bucket->budget -= length;
+		bucket->sent += length;
 	}
 	spin_unlock(&bucket->lock);
 	return rule;
@@ -214,7 +215,7 @@ SECTION("cgroup_skb/egress") int limit_egress(struct packet *packet)
 		if (length <= headers && !(tcp[1] & SYN))
 			return PASSED;
 	}
-	if (!limit->rate && !limit->has_budget)
+	if (!limit->rate && limit->allowance == UNLIMITED)
 		return PASSED;
 	/* The bytes of the packets into which the interface splits this one. */
 	if (packet->segments > 1)

@@ -3,6 +3,7 @@
 
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport};
+use netstage_core::fleet::DEFAULT_MEMORY;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_host::shared_key::ConnectionAddresses;
@@ -33,6 +34,14 @@ impl Limits {
                 max.as_secs_f64()
             ))
             .remedy("reduce -t, or start the server with a higher --max-time"));
+        }
+        let memory = assignment.memory_bytes();
+        if memory > DEFAULT_MEMORY {
+            let (needed, allowed) = (memory.div_ceil(1_000_000), DEFAULT_MEMORY / 1_000_000);
+            return Err(refuse(format!(
+                "the run needs up to {needed} MB of memory; this server allows {allowed} MB"
+            ))
+            .remedy("set a longer interval with -i, or use fewer flows"));
         }
         if assignment.edge.is_some() || !assignment.watch.is_empty() {
             return Err(refuse("this server runs no provider edge router and watches no TCP windows"));
@@ -227,5 +236,8 @@ mod tests {
         let brief = Limits { time: Some(Duration::from_secs(9)), ..limits };
         assert!(applied(brief, vec![]).unwrap_err().remedy.contains("--max-time"));
         assert!(applied(limits, vec![sends(); MAX_FLOWS + 1]).is_err());
+        let mut fine = Assignment::of_flows("far", limits.time.unwrap(), Duration(1), vec![sends()]);
+        let error = limits.apply(&mut fine, peer()).unwrap_err();
+        assert!(error.to_string().contains("of memory"), "{error}");
     }
 }

@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum sleep before the stop flag is checked again.
 const MAX_SLEEP: std::time::Duration = std::time::Duration::from_millis(100);
+/// Maximum number of completed bins that wait for a controller. Later ones are only in the report.
+const MAX_WAITING_BINS: usize = 1 << 16;
 
 /// Carries out assignments.
 pub trait Worker: Send + Sync + 'static {
@@ -146,8 +148,9 @@ impl RunningTotals {
             journal.write(&ended);
         }
         self.count(&ended.counts);
-        if self.report_bins {
-            self.ended().bins.push(ended);
+        let mut waiting = self.ended();
+        if self.report_bins && waiting.bins.len() < MAX_WAITING_BINS {
+            waiting.bins.push(ended);
         }
     }
 

@@ -32,6 +32,8 @@ const MAX_INTERFACES: usize = 16;
 /// The bucket holds the bytes of this part of a second, and at least as many as a few packets.
 const BUCKETS_PER_SECOND: u64 = 20;
 const MIN_BURST_BYTES: u64 = 16 << 10;
+/// Allowance without a budget.
+const UNLIMITED: u64 = u64::MAX;
 
 /// Limits of what is sent. A limit that is absent does not apply.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,8 +44,8 @@ pub struct EgressLimits {
     pub destinations: Option<Vec<IpPrefix>>,
     /// Names of the permitted interfaces; the loopback interface is always permitted.
     pub interfaces: Option<Vec<String>>,
-    /// Number of bytes that may still be sent.
-    pub budget: Option<u64>,
+    /// Whether the number of bytes is limited. None may be sent until [`EgressGroup::allow`] is called.
+    pub has_budget: bool,
 }
 
 /// Packets dropped by each limit.
@@ -60,16 +62,15 @@ pub struct EgressDrops {
 }
 
 /// `struct limits`.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct KernelLimits {
     rate: u64,
     burst: u64,
-    has_budget: u32,
+    allowance: u64,
     has_destinations: u32,
     has_interfaces: u32,
     interfaces: [u32; MAX_INTERFACES],
-    unused: u32,
 }
 
 /// `struct bucket`.
@@ -80,7 +81,7 @@ struct Bucket {
     unused: u32,
     filled_ns: u64,
     tokens: i64,
-    budget: i64,
+    sent: u64,
 }
 
 // SAFETY: integers without padding between them; every bit pattern is a value.
@@ -95,7 +96,13 @@ unsafe impl Pod for Bucket {}
 pub struct EgressGroup {
     folder: PathBuf,
     limits: EgressLimits,
-    kernel: Mutex<Ebpf>,
+    kernel: Mutex<Kernel>,
+}
+
+#[derive(Debug)]
+struct Kernel {
+    program: Ebpf,
+    limits: KernelLimits,
 }
 
 impl EgressGroup {
@@ -108,43 +115,57 @@ impl EgressGroup {
     }
 
     fn attach(limits: EgressLimits, folder: &Path) -> Result<EgressGroup, BpfError> {
-        let mut kernel = Ebpf::load(OBJECT)?;
-        write_limits(&mut kernel, &limits)?;
-        let program = kernel.program_mut("limit_egress").expect("the BPF object contains it");
+        let mut loaded = Ebpf::load(OBJECT)?;
+        let kernel_limits = write_limits(&mut loaded, &limits)?;
+        let program = loaded.program_mut("limit_egress").expect("the BPF object contains it");
         let program: &mut CgroupSkb = program.try_into().expect("the type matches");
         program.load()?;
         let group = File::open(folder).map_err(BpfError::Maps)?;
         program.attach(group, CgroupSkbAttachType::Egress, CgroupAttachMode::Single)?;
+        let kernel = Kernel { program: loaded, limits: kernel_limits };
         Ok(EgressGroup { folder: folder.to_owned(), limits, kernel: Mutex::new(kernel) })
     }
 
     /// Moves the calling thread into the group. Threads and programs that it starts later are members, too.
     /// The permitted interfaces are looked up in the thread's namespace.
     pub fn enter(&self) -> io::Result<()> {
-        if self.limits.interfaces.is_some() {
-            set(&mut self.kernel(), "limits", kernel_limits(&self.limits)).map_err(io::Error::other)?;
+        if let Some(names) = &self.limits.interfaces {
+            self.set_limits(|limits| limits.interfaces = indices(names)).map_err(io::Error::other)?;
         }
         fs::write(self.folder.join("cgroup.threads"), "0")
     }
 
-    /// Replaces the number of bytes that may still be sent, where the limits have a budget.
-    pub fn set_budget(&self, bytes: u64) -> Result<(), BpfError> {
-        let burst = burst_bytes(rate_bytes(&self.limits));
-        let budget = i64::try_from(bytes).unwrap_or(i64::MAX);
-        set(&mut self.kernel(), "buckets", Bucket { tokens: burst as i64, budget, ..Bucket::default() })
+    /// Allows that [`sent`](EgressGroup::sent) rises to a number of bytes, where the limits have a budget.
+    pub fn allow(&self, bytes: u64) -> Result<(), BpfError> {
+        // The largest number stands for no limit.
+        self.set_limits(|limits| limits.allowance = bytes.min(UNLIMITED - 1))
+    }
+
+    /// Returns the number of limited bytes that were sent since the creation of the group.
+    pub fn sent(&self) -> Result<u64, BpfError> {
+        let kernel = self.kernel();
+        let map = kernel.program.map("buckets").expect("the BPF object contains it");
+        Ok(Array::<&MapData, Bucket>::try_from(map)?.get(&0, 0)?.sent)
     }
 
     /// Returns the drops since the creation of the group.
     pub fn drops(&self) -> EgressDrops {
         let kernel = self.kernel();
-        let map = kernel.map("drops").expect("the BPF object contains it");
+        let map = kernel.program.map("drops").expect("the BPF object contains it");
         let drops = Array::<&MapData, u64>::try_from(map).expect("the type matches");
         let values: [u64; RULES] = std::array::from_fn(|index| drops.get(&(index as u32), 0).unwrap_or(0));
         let [interface, destination, rate, budget] = values;
         EgressDrops { interface, destination, rate, budget }
     }
 
-    fn kernel(&self) -> MutexGuard<'_, Ebpf> {
+    fn set_limits(&self, change: impl FnOnce(&mut KernelLimits)) -> Result<(), BpfError> {
+        let mut kernel = self.kernel();
+        change(&mut kernel.limits);
+        let limits = kernel.limits;
+        set(&mut kernel.program, "limits", limits)
+    }
+
+    fn kernel(&self) -> MutexGuard<'_, Kernel> {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -156,37 +177,26 @@ impl Drop for EgressGroup {
     }
 }
 
-/// Returns the bytes per second, or zero without a limit.
-fn rate_bytes(limits: &EgressLimits) -> u64 {
-    limits.rate.map_or(0, |rate| (rate.0 / 8).max(1))
+/// Returns the numbers of the interfaces that have these names now.
+fn indices(names: &[String]) -> [u32; MAX_INTERFACES] {
+    let mut named = names.iter().filter_map(|name| nix::net::if_::if_nametoindex(name.as_str()).ok());
+    // No interface has the number zero.
+    std::array::from_fn(|_| named.next().unwrap_or(0))
 }
 
-fn burst_bytes(rate: u64) -> u64 {
-    (rate / BUCKETS_PER_SECOND).max(MIN_BURST_BYTES)
-}
-
-/// Returns the limits with the interfaces that have the permitted names now.
-fn kernel_limits(limits: &EgressLimits) -> KernelLimits {
-    let rate = rate_bytes(limits);
-    let named = limits.interfaces.iter().flatten();
-    let mut named = named.filter_map(|name| nix::net::if_::if_nametoindex(name.as_str()).ok());
-    KernelLimits {
+fn write_limits(kernel: &mut Ebpf, limits: &EgressLimits) -> Result<KernelLimits, BpfError> {
+    let rate = limits.rate.map_or(0, |rate| (rate.0 / 8).max(1));
+    let burst = (rate / BUCKETS_PER_SECOND).max(MIN_BURST_BYTES);
+    let in_kernel = KernelLimits {
         rate,
-        burst: burst_bytes(rate),
-        has_budget: limits.budget.is_some().into(),
+        burst,
+        allowance: if limits.has_budget { 0 } else { UNLIMITED },
         has_destinations: limits.destinations.is_some().into(),
         has_interfaces: limits.interfaces.is_some().into(),
-        // No interface has the number zero.
-        interfaces: std::array::from_fn(|_| named.next().unwrap_or(0)),
-        unused: 0,
-    }
-}
-
-fn write_limits(kernel: &mut Ebpf, limits: &EgressLimits) -> Result<(), BpfError> {
-    set(kernel, "limits", kernel_limits(limits))?;
-    let burst = burst_bytes(rate_bytes(limits));
-    let budget = limits.budget.map_or(0, |budget| i64::try_from(budget).unwrap_or(i64::MAX));
-    set(kernel, "buckets", Bucket { tokens: burst as i64, budget, ..Bucket::default() })?;
+        interfaces: limits.interfaces.as_deref().map_or([0; MAX_INTERFACES], indices),
+    };
+    set(kernel, "limits", in_kernel)?;
+    set(kernel, "buckets", Bucket { tokens: burst as i64, ..Bucket::default() })?;
     let map = kernel.map_mut("destinations").expect("the BPF object contains it");
     let mut destinations = LpmTrie::<_, [u8; DESTINATION], u32>::try_from(map)?;
     for prefix in limits.destinations.iter().flatten() {
@@ -203,7 +213,7 @@ fn write_limits(kernel: &mut Ebpf, limits: &EgressLimits) -> Result<(), BpfError
         }
         destinations.insert(&Key::new(FAMILY_BITS + u32::from(prefix.length()), bytes), 1, 0)?;
     }
-    Ok(())
+    Ok(in_kernel)
 }
 
 fn set<T: Pod>(kernel: &mut Ebpf, name: &str, value: T) -> Result<(), BpfError> {

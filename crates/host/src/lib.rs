@@ -7,7 +7,7 @@
 //! - [`socket`]: a daemon's control socket; [`shared_key`]: connections between hosts that share a key.
 //! - [`log`], [`counter`], [`prometheus`]: logs, counters and metrics of a daemon; [`signals`] and [`shutdown`]: its shutdown.
 //! - [`startup_error`]: startup errors of a daemon; [`doctor`]: features of this host.
-//! - [`egress`]: limits on what a group of threads sends; [`bpf_error`]: errors of BPF programs; [`lock`], [`memory`], [`descriptors`]: lock files, memory, file descriptors.
+//! - [`egress`]: limits on what a group of threads sends; [`capabilities`]: giving them up; [`bpf_error`]: errors of BPF programs; [`lock`], [`memory`], [`descriptors`]: lock files, memory, file descriptors.
 //!
 //! ```
 //! let before = netstage_host::clock::monotonic_ns();
@@ -18,6 +18,7 @@
 //! netstage's own namespaces is changed.
 
 pub mod bpf_error;
+pub mod capabilities;
 pub mod clock;
 pub mod counter;
 pub mod descriptors;

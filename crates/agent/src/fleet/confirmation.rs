@@ -1,6 +1,6 @@
-//! Confirmation of a consent by its signer, at the address to which it applies. Before a run, a sender asks at the
-//! address of each receiver, and the receiver signs the question. This proves that the signer has the address, and
-//! consents now: a host that runs no agent receives a few small packets and nothing else, regardless of who signed in its name.
+//! Confirmation of consents by their signer, at the address to which they apply. Before a run, a sender asks at the
+//! address of each receiver, and the receiver signs the question, which contains a digest of the terms of all flows
+//! between the two. This proves that the signer has the address, and consents to each of these flows now: a host that runs no agent receives a few small packets and nothing else, regardless of who signed in its name.
 //!
 //! Question and answer are one UDP datagram each. The question is longer than its answer, and a receiver answers only
 //! the sender of the flow, so that neither can be used to send more to others. Consents expire a minute after they
@@ -8,6 +8,7 @@
 
 use super::consent::{ConsentTerms, Signer, is_signed_by};
 use netstage_agent_api::protocol::generated::Consent;
+use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +33,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 const QUESTION: &[u8] = b"netstage consent?";
 const ANSWER: &[u8] = b"netstage consent!";
 const NONCE: usize = 16;
-/// Length of a question: words, nonce, numbers of run and flow, and zeros up to the length of an answer.
+const DIGEST: usize = 32;
+/// Length of a question: words, nonce, number of the run, digest, and zeros up to the length of an answer.
 const QUESTION_BYTES: usize = 128;
 
 /// Confirms the consents of an agent until it is dropped, or they expire.
@@ -107,39 +109,51 @@ fn answer(
     let mut question = [0; QUESTION_BYTES + 1];
     while !ended.load(Ordering::Relaxed) && Instant::now() < end {
         let Ok((QUESTION_BYTES, from)) = socket.recv_from(&mut question) else { continue };
-        let Some((nonce, run, flow)) = read_question(&question[..QUESTION_BYTES]) else { continue };
-        let is_asked = |terms: &&ConsentTerms| {
-            let asked = (terms.run, terms.flow, terms.source, terms.destination.ip());
-            asked == (run, flow, from.ip().to_canonical(), own)
-        };
-        let Some(terms) = terms.iter().find(is_asked) else { continue };
-        let Some(signature) = signer.sign(&confirmation(nonce, terms)) else { continue };
+        let Some((nonce, run, digest)) = read_question(&question[..QUESTION_BYTES]) else { continue };
+        let ends = (run, from.ip().to_canonical(), own);
+        let is_asked = |terms: &&ConsentTerms| (terms.run, terms.source, terms.destination.ip()) == ends;
+        let asked: Vec<&ConsentTerms> = terms.iter().filter(is_asked).collect();
+        if asked.is_empty() || digest != digest_of(&asked) {
+            continue;
+        }
+        let Some(signature) = signer.sign(&confirmation(nonce, digest)) else { continue };
         let _ = socket.send_to(&[ANSWER, nonce, &signature].concat(), from);
     }
     Ok(())
 }
 
-/// Returns the nonce, and the numbers of run and flow.
-fn read_question(bytes: &[u8]) -> Option<(&[u8], u64, u32)> {
+/// Returns the nonce, the number of the run, and the digest.
+fn read_question(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     let (nonce, rest) = bytes.strip_prefix(QUESTION)?.split_at_checked(NONCE)?;
     let (run, rest) = rest.split_first_chunk()?;
-    Some((nonce, u64::from_be_bytes(*run), u32::from_be_bytes(*rest.first_chunk()?)))
+    Some((nonce, u64::from_be_bytes(*run), rest.get(..DIGEST)?))
 }
 
-/// Returns the text that a receiver signs.
-fn confirmation(nonce: &[u8], terms: &ConsentTerms) -> Vec<u8> {
-    [b"netstage consent is current\n", nonce, terms.statement().as_bytes()].concat()
+/// Returns a digest of terms in any order.
+fn digest_of(terms: &[&ConsentTerms]) -> [u8; DIGEST] {
+    let mut statements: Vec<String> = terms.iter().map(|terms| terms.statement()).collect();
+    statements.sort();
+    let digest = digest(&SHA256, statements.concat().as_bytes());
+    digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// Asks the receiver of a flow to confirm its consent. Returns the reason if it does not.
-pub fn ask(terms: &ConsentTerms, consent: &Consent, stop: &AtomicBool) -> Result<(), String> {
+/// Returns the text that a receiver signs. The terms contain the number of the run.
+fn confirmation(nonce: &[u8], digest: &[u8]) -> Vec<u8> {
+    [b"netstage consents are current\n", nonce, digest].concat()
+}
+
+/// Asks a receiver to confirm its consents to all flows of a run between two addresses. Returns the reason if it does
+/// not.
+pub fn ask(all: &[&ConsentTerms], consent: &Consent, stop: &AtomicBool) -> Result<(), String> {
+    let Some(terms) = all.first() else { return Ok(()) };
     let port = u16::try_from(consent.confirmation_port).ok().filter(|port| PORTS.contains(port));
     let to = with_port(terms.destination, port.unwrap_or(*PORTS.start()));
     let unanswered = |why: &str| format!("the receiver at {to} (UDP) did not confirm its consent: {why}");
     let failed = |error: io::Error| unanswered(&error.to_string());
     let mut nonce = [0; NONCE];
     SystemRandom::new().fill(&mut nonce).map_err(|_| unanswered("no random numbers"))?;
-    let mut question = [QUESTION, &nonce, &terms.run.to_be_bytes(), &terms.flow.to_be_bytes()].concat();
+    let digest = digest_of(all);
+    let mut question = [QUESTION, &nonce, &terms.run.to_be_bytes(), &digest].concat();
     question.resize(QUESTION_BYTES, 0);
     let source = if terms.source.is_unspecified() { unspecified(to) } else { terms.source };
     let socket = UdpSocket::bind((source, 0)).map_err(failed)?;
@@ -160,7 +174,7 @@ pub fn ask(terms: &ConsentTerms, consent: &Consent, stop: &AtomicBool) -> Result
             };
             let signature = bytes[..length].strip_prefix(ANSWER).and_then(|rest| rest.strip_prefix(&nonce));
             if signature.is_some_and(|signature| {
-                is_signed_by(&consent.certificate, &confirmation(&nonce, terms), signature)
+                is_signed_by(&consent.certificate, &confirmation(&nonce, &digest), signature)
             }) {
                 return Ok(());
             }
@@ -171,4 +185,61 @@ pub fn ask(terms: &ConsentTerms, consent: &Consent, stop: &AtomicBool) -> Result
 
 fn unspecified(like: SocketAddr) -> IpAddr {
     if like.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::authority::{Authority, TlsIdentity, request};
+    use super::*;
+    use netstage_agent_api::task::{Assignment, FlowSide, FlowTask};
+    use netstage_core::quantity::BitRate;
+    use netstage_core::traffic::Pattern;
+    use rustls::pki_types::PrivateKeyDer;
+
+    #[test]
+    fn a_receiver_confirms_exactly_the_flows_to_which_it_consents() {
+        netstage_harness::needs::time(10);
+        let folder = netstage_harness::TemporaryFolder::new("confirmation");
+        let authority = Authority::create(&folder, "lab").unwrap();
+        let signer = || {
+            let (key, request) = request().unwrap();
+            let certificate = authority.sign("a", &request, super::super::folder::now_s() + 1000).unwrap();
+            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            Arc::new(Signer::new(&TlsIdentity { chain: vec![certificate.der().clone()], key }).unwrap())
+        };
+        let second = netstage_core::time::Duration::from_secs(1);
+        let flow = |id| FlowTask {
+            id,
+            ..FlowTask::udp(
+                "f",
+                FlowSide::Receive,
+                ["127.0.0.1:0".parse().unwrap(), "127.0.0.1:5001".parse().unwrap()],
+                Pattern::Cbr { rate: BitRate(1), packet: 100 },
+                second,
+            )
+        };
+        let terms = |ids: &[u32]| {
+            let flows = ids.iter().map(|id| flow(*id)).collect();
+            let assignment = Assignment::of_flows("a", second, second, flows);
+            ConsentTerms::received(7, &assignment).collect::<Vec<_>>()
+        };
+        let (own, other) = (signer(), signer());
+        let responder = ConsentResponder::start(terms(&[1, 2]), &own, || true);
+        let port = responder.port("127.0.0.1".parse().unwrap()).unwrap();
+        let ask = &|ids: &[u32], signer: &Signer| {
+            let terms = terms(ids);
+            let consent = signer.consent(&terms[0]).unwrap();
+            let consent = Consent { confirmation_port: port.into(), ..consent };
+            super::ask(&terms.iter().collect::<Vec<_>>(), &consent, &AtomicBool::new(false))
+        };
+        assert_eq!(ask(&[2, 1], &own), Ok(()));
+        // A refusal is silence, for which the sender waits.
+        thread::scope(|scope| {
+            for (ids, signer) in [(&[1, 2, 3][..], &own), (&[1], &own), (&[1, 2], &other)] {
+                scope.spawn(move || assert!(ask(ids, signer).is_err(), "{ids:?}"));
+            }
+        });
+        drop(responder);
+        assert!(ask(&[1, 2], &own).is_err(), "the receiver has ended");
+    }
 }

@@ -157,7 +157,7 @@ pub struct FleetAgent {
 }
 
 impl FleetAgent {
-    /// Opens the agent whose membership is stored in this folder.
+    /// Opens the agent whose membership is stored in this folder, in a process without other threads.
     pub fn open(folder: &Path, policy: Policy, log: Log) -> Result<FleetAgent, StartupError> {
         let membership: Membership =
             private::read_json(&folder.join(MEMBERSHIP)).map_err(|error| match error.kind() {
@@ -177,8 +177,9 @@ impl FleetAgent {
             _ => file(error),
         })?;
         let spool = Spool::open_persistent(&folder.join("spool")).map_err(file)?;
-        let guard =
-            Arc::new(PolicyGuard::new(policy, &membership.controller, authority.clone(), Arc::clone(&log)));
+        let controller = &membership.controller;
+        let guard = PolicyGuard::new(policy, controller, authority.clone(), folder, Arc::clone(&log));
+        let guard = Arc::new(guard.map_err(file)?);
         let folder = folder.to_owned();
         Ok(FleetAgent {
             folder,

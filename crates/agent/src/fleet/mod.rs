@@ -9,10 +9,12 @@
 //! - [`folder`]: the controller's files about its fleet; [`runs`]: its files about runs.
 //! - [`hub`]: the controller's process, which accepts agents and forwards requests to them.
 //! - [`member`]: the agent's process; [`policy`]: enforcement of its policy.
+//! - `budget`: account of the bytes sent per day.
 //! - [`consent`]: a receiver's signed consent, which the sender verifies.
 //! - [`status`]: status of the agents; `metrics`: metrics for Prometheus.
 
 pub mod authority;
+mod budget;
 pub mod confirmation;
 mod consent;
 pub mod enrollment;

@@ -1,9 +1,9 @@
 //! Admission control of an agent of a fleet. It enforces the agent's policy, allows sending only with the
 //! receiver's consent, and logs every request and its outcome.
 
+use super::budget::{BudgetKeeper, DailyBudget};
 use super::confirmation::{self, ConsentResponder};
 use super::consent::{self, ConsentTerms, Signer};
-use super::folder::now_s;
 use super::metrics::{AgentCounts, count};
 use crate::services;
 use crate::{FIRST_PORT, RunGuard};
@@ -16,22 +16,25 @@ use netstage_agent_api::task::{
 use netstage_agent_api::watch::{FlowSpec, WatchedEndpoint};
 use netstage_core::fleet::{FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest};
 use netstage_core::time::Duration;
+use netstage_host::bpf_error::BpfError;
+use netstage_host::capabilities::{self, Capability};
 use netstage_host::egress::{EgressDrops, EgressGroup, EgressLimits};
 use netstage_host::log::{Level, Log};
 use netstage_host::netns::netlink::Netlink;
 use netstage_host::shared_key::ConnectionAddresses;
-use netstage_scenario::pe::{self, PeConfig, PeerTunnel};
+use netstage_scenario::pe::{self, CircuitConfig, PeConfig, PeerTunnel};
 use netstage_scenario::plan::ServiceProgram;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nameindex};
+use nix::unistd::geteuid;
 use rustls::pki_types::CertificateDer;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-
-const SECONDS_PER_DAY: u64 = 86_400;
 
 /// Enforces the agent's policy on requests of the controller.
 pub struct PolicyGuard {
@@ -49,28 +52,52 @@ pub struct PolicyGuard {
     egress: Mutex<Option<Arc<EgressGroup>>>,
     /// Drops that have been logged.
     logged_drops: Mutex<EgressDrops>,
-    /// Day of the budget (since 1970, UTC).
-    budget_day: Mutex<u64>,
+    /// Grants the budget of the day to the kernel.
+    budget: Mutex<Option<BudgetKeeper>>,
     /// Counters of accepted and refused requests, and of connections.
     pub counts: AgentCounts,
     log: Log,
 }
 
 impl PolicyGuard {
-    /// Returns the admission control for requests of this controller, in the fleet of this authority.
+    /// Returns the admission control for requests of this controller, in the fleet of this authority. The folder has
+    /// the account of the sent bytes; the error is that of its file.
+    ///
+    /// Gives up the capabilities that only enforcement needs. The calling thread must be the only one of the process.
     pub fn new(
         policy: Policy,
         controller: &str,
         authority: CertificateDer<'static>,
+        folder: &Path,
         log: Log,
-    ) -> PolicyGuard {
-        let egress = enforce(&policy, &log);
-        PolicyGuard {
+    ) -> io::Result<PolicyGuard> {
+        let egress = enforce(&policy, &log).map(Arc::new);
+        let keeps_capabilities = policy.routers || policy.tcp_events || geteuid().is_root();
+        if !keeps_capabilities {
+            capabilities::renounce(&[Capability::NetAdmin, Capability::Bpf])?;
+        }
+        // Older kernels deny the use of maps to processes without capabilities.
+        let usable = |egress: &Arc<EgressGroup>| match egress.sent() {
+            Ok(_) => true,
+            Err(error) => {
+                log_not_enforced(&log, &error);
+                false
+            }
+        };
+        let egress = egress.filter(usable);
+        let budget = match (policy.bytes_per_day, &egress) {
+            (Some(bytes), Some(egress)) => {
+                let budget = DailyBudget::open(folder, bytes)?;
+                Some(BudgetKeeper::start(budget, Arc::clone(egress), Arc::clone(&log))?)
+            }
+            _ => None,
+        };
+        Ok(PolicyGuard {
             policy,
             is_enforced: egress.is_some(),
-            egress: Mutex::new(egress.map(Arc::new)),
+            egress: Mutex::new(egress),
             logged_drops: Mutex::default(),
-            budget_day: Mutex::new(today()),
+            budget: Mutex::new(budget),
             controller: controller.into(),
             authority,
             signer: Mutex::default(),
@@ -78,7 +105,7 @@ impl PolicyGuard {
             responder: Mutex::default(),
             counts: AgentCounts::default(),
             log,
-        }
+        })
     }
 
     /// Sets the signer of consents.
@@ -89,6 +116,7 @@ impl PolicyGuard {
     /// Ends what outlasts runs, at the end of the agent.
     pub fn end(&self) {
         drop(lock(&self.responder).take());
+        drop(lock(&self.budget).take());
         drop(lock(&self.egress).take());
     }
 
@@ -159,6 +187,7 @@ impl PolicyGuard {
         let request = RunRequest {
             controller: &self.controller,
             duration: assignment.duration,
+            memory: assignment.memory_bytes(),
             is_enforced: self.is_enforced,
             router: router.as_ref().map(router_request),
             tcp_events: !assignment.watch.is_empty(),
@@ -273,22 +302,23 @@ impl RunGuard for PolicyGuard {
 
     fn confirm(&self, run: u64, assignment: &Assignment, stop: &AtomicBool) -> Result<(), OrderRefusal> {
         let consents = std::mem::take(&mut *lock(&self.consents));
-        let mut confirmed = Vec::new();
-        for terms in ConsentTerms::sent(run, assignment) {
-            // One-ended flows have no consent, and a group has no address at which to ask.
-            let covers = |consent: &&Consent| consent::covers(consent, &self.authority, &terms);
+        let sent: Vec<ConsentTerms> = ConsentTerms::sent(run, assignment).collect();
+        // Terms and consent of all flows between two addresses. A group has no address at which to ask.
+        let mut pairs = BTreeMap::<(IpAddr, IpAddr, &[u8]), (Vec<&ConsentTerms>, &Consent)>::new();
+        for terms in sent.iter().filter(|terms| !terms.destination.ip().is_multicast()) {
+            // One-ended flows have no consent.
+            let covers = |consent: &&Consent| consent::covers(consent, &self.authority, terms);
             let Some(consent) = consents.iter().find(covers) else { continue };
-            let asked = (terms.source, terms.destination.ip(), &consent.certificate);
-            if terms.destination.ip().is_multicast() || confirmed.contains(&asked) {
-                continue;
-            }
-            confirmation::ask(&terms, consent, stop).map_err(|reason| {
+            let pair = (terms.source, terms.destination.ip(), consent.certificate.as_slice());
+            pairs.entry(pair).or_insert_with(|| (Vec::new(), consent)).0.push(terms);
+        }
+        for (terms, consent) in pairs.values() {
+            confirmation::ask(terms, consent, stop).map_err(|reason| {
                 let (first, last) = (confirmation::PORTS.start(), confirmation::PORTS.end());
                 OrderRefusal::new(OrderRefusalKind::Policy, reason).remedy(format!(
                     "run an agent on that host, and open UDP ports {first} to {last} there for this one"
                 ))
             })?;
-            confirmed.push(asked);
         }
         Ok(())
     }
@@ -301,14 +331,7 @@ impl RunGuard for PolicyGuard {
             return Err(OrderRefusal::new(OrderRefusalKind::System, "the agent is about to end"));
         };
         self.log_drops(&egress);
-        let mut day = lock(&self.budget_day);
-        let renewed = match self.policy.bytes_per_day.filter(|_| *day != today()) {
-            Some(bytes) => egress.set_budget(bytes).map_err(|error| error.to_string()),
-            None => Ok(()),
-        };
-        *day = today();
-        let entered = renewed.and_then(|()| egress.enter().map_err(|error| error.to_string()));
-        entered.map_err(|error| {
+        egress.enter().map_err(|error| {
             let reason = format!("the kernel cannot enforce the policy: {error}");
             OrderRefusal::new(OrderRefusalKind::System, reason)
         })
@@ -384,6 +407,7 @@ fn announced(policy: &Policy, is_enforced: bool) -> Vec<String> {
     let unlimited = || "unlimited".to_owned();
     add("rate", policy.rate.map_or_else(unlimited, |rate| rate.to_string()));
     add("bytes_per_day", policy.bytes_per_day.map_or_else(unlimited, |bytes| format!("{bytes} B")));
+    add("memory", format!("{} B", policy.max_memory()));
     let longest = policy.max_duration.map(|longest| format!("{} s", longest.as_secs_f64()));
     add("max_duration", longest.unwrap_or_else(unlimited));
     for (rule, is_allowed) in [
@@ -407,10 +431,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn today() -> u64 {
-    now_s() / SECONDS_PER_DAY
-}
-
 /// Refuses a receiver's address that this host does not have.
 fn owns(address: IpAddr) -> Result<(), OrderRefusal> {
     let is_here = || all_addresses().iter().any(|(_, own)| *own == address);
@@ -428,18 +448,17 @@ fn enforce(policy: &Policy, log: &Log) -> Option<EgressGroup> {
         rate: policy.rate,
         destinations: policy.destinations.clone(),
         interfaces: policy.interfaces.clone(),
-        budget: policy.bytes_per_day,
+        has_budget: policy.bytes_per_day.is_some(),
     };
     if limits == EgressLimits::default() {
         return None;
     }
-    let created = EgressGroup::create(limits);
+    EgressGroup::create(limits).inspect_err(|error| log_not_enforced(log, error)).ok()
+}
+
+fn log_not_enforced(log: &Log, error: &BpfError) {
     let refused = "traffic without a constant rate, and programs of services, are refused";
-    created
-        .map_err(|error| {
-            log(Level::Alarm, &format!("{error}, so the policy is not enforced there; {refused}"))
-        })
-        .ok()
+    log(Level::Alarm, &format!("{error}, so the kernel does not enforce the policy; {refused}"));
 }
 
 /// Parses the configuration of the requested router. Features that a run does not need, but that affect this
@@ -485,6 +504,9 @@ fn clock_violation(clocks: &ClockTask, assignment: &Assignment) -> Option<String
         flows(FlowSide::Send).any(|flow| (flow.source.ip(), flow.destination.ip()) == (from.ip(), to.ip()))
     };
     let mut all = clocks.answers.iter().chain(clocks.asks.iter().map(|(_, to)| to));
+    if let Some(group) = all.clone().find(|at| at.ip().is_multicast()) {
+        return Some(format!("clock comparison at {group}, which is a group of hosts"));
+    }
     if let Some(at) = clocks.answers.iter().find(|at| !is_received(at)) {
         Some(format!("clock comparison at {at}, where this agent receives no flow"))
     } else if let Some((_, to)) = clocks.asks.iter().find(|ends| !is_sent(ends)) {
@@ -497,16 +519,20 @@ fn clock_violation(clocks: &ClockTask, assignment: &Assignment) -> Option<String
     }
 }
 
-/// Returns the interfaces and peers of a router.
+/// Returns the interfaces, peers and customers of a router.
 fn router_request(router: &PeConfig) -> RouterRequest<'_> {
     let circuits = router.circuits.iter().map(|circuit| &circuit.interface);
     let peers = router.peers.iter().map(|peer| match peer.tunnel {
         PeerTunnel::MplsInUdp { to, .. } => to,
         PeerTunnel::Mpls { next_hop, .. } => next_hop,
     });
+    let links = router.circuits.iter().flat_map(CircuitConfig::links);
+    let behind = router.circuits.iter().flat_map(|circuit| circuit.routes.iter().map(|(prefix, _)| *prefix));
+    let customers = links.chain(behind);
     RouterRequest {
         interfaces: router.core.iter().chain(circuits).map(String::as_str).collect(),
         peers: peers.collect(),
+        customers: customers.collect(),
     }
 }
 
@@ -602,6 +628,7 @@ mod tests {
             (&[], &[("10.0.0.7:0", "10.0.0.2:4704")], "to which this agent sends no flow"),
             (&[], &[("10.0.0.1:0", "10.0.0.2:53")], "reserved for the system"),
             (&["10.0.0.1:22"], &[], "reserved for the system"),
+            (&[], &[("10.0.0.1:0", "239.192.0.5:4704")], "a group of hosts"),
             (&[], &[own; MAX_CLOCK_PEERS + 1], "65 clock comparisons exceed"),
         ] {
             let reason = clock_violation(answers, asks).expect("the comparison is refused");

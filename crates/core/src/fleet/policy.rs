@@ -18,6 +18,8 @@ pub struct Policy {
     pub rate: Option<BitRate>,
     /// Maximum number of bytes it sends per day.
     pub bytes_per_day: Option<u64>,
+    /// Maximum memory of a run, bytes.
+    pub memory: Option<u64>,
     /// Maximum duration of a run.
     pub max_duration: Option<Duration>,
     /// Prefixes it may send to.
@@ -36,6 +38,9 @@ pub struct Policy {
     pub services: Vec<String>,
 }
 
+/// Maximum memory of a run, bytes, unless a policy sets another.
+pub const DEFAULT_MEMORY: u64 = 2 << 30;
+
 /// A request to an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunRequest<'a> {
@@ -43,6 +48,8 @@ pub struct RunRequest<'a> {
     pub controller: &'a str,
     /// Duration of the run.
     pub duration: Duration,
+    /// Upper bound of the memory that the run takes, bytes.
+    pub memory: u64,
     /// Whether the kernel enforces rate, destinations and interfaces on every packet that the run sends.
     pub is_enforced: bool,
     /// The router the agent is to run, if any.
@@ -62,6 +69,8 @@ pub struct RouterRequest<'a> {
     pub interfaces: Vec<&'a str>,
     /// Addresses of the routers it sends to.
     pub peers: Vec<IpAddr>,
+    /// Prefixes of the customers to which it forwards what other routers send.
+    pub customers: Vec<IpPrefix>,
 }
 
 /// One end of a service, whose client and server are external programs that send as fast as they can.
@@ -138,6 +147,17 @@ impl Policy {
             let reason = format!("the run takes {asked} s; this agent's policy allows {allowed} s");
             return refuse_run(reason, "reduce `duration`, or raise `max_duration` in the policy");
         }
+        if request.memory > self.max_memory() {
+            let reason = format!(
+                "the run needs up to {} MB of memory; this agent's policy allows {} MB",
+                request.memory.div_ceil(1_000_000),
+                self.max_memory() / 1_000_000
+            );
+            return refuse_run(
+                reason,
+                "set a longer `interval` in [measure], use fewer flows, or raise `memory` in the policy",
+            );
+        }
         if let Some(router) = &request.router {
             self.router(router).map_err(|refusal| (None, refusal))?;
         }
@@ -168,6 +188,11 @@ impl Policy {
         Ok(())
     }
 
+    /// Returns the maximum memory of a run, bytes.
+    pub fn max_memory(&self) -> u64 {
+        self.memory.unwrap_or(DEFAULT_MEMORY)
+    }
+
     fn router(&self, router: &RouterRequest) -> Result<(), OrderRefusal> {
         if !self.routers {
             let reason = "this agent's policy does not allow it to act as a router";
@@ -184,7 +209,21 @@ impl Policy {
             ));
         }
         router.interfaces.iter().try_for_each(|name| self.interface(Some(name)))?;
-        router.peers.iter().try_for_each(|peer| self.destination(*peer))
+        router.peers.iter().try_for_each(|peer| self.destination(*peer))?;
+        router.customers.iter().try_for_each(|prefix| self.customer(prefix))
+    }
+
+    fn customer(&self, prefix: &IpPrefix) -> Result<(), OrderRefusal> {
+        let is_within =
+            |allowed: &IpPrefix| allowed.length() <= prefix.length() && allowed.contains(prefix.address());
+        match &self.destinations {
+            Some(allowed) if !allowed.iter().any(is_within) => {
+                let reason =
+                    format!("this agent's policy does not allow forwarding to customers at {prefix}");
+                Err(refuse(reason, "add a prefix that contains it to `destinations` in the policy"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn service(&self, service: &ServiceRequest, is_enforced: bool) -> Result<(), OrderRefusal> {
@@ -318,6 +357,7 @@ mod tests {
             controllers: Some(vec!["lab".into()]),
             rate: Some(BitRate(2_000_000)),
             bytes_per_day: None,
+            memory: Some(1_000_000),
             max_duration: Some(Duration::from_secs(60)),
             destinations: Some(vec![IpPrefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
             interfaces: Some(vec!["eth1".into()]),
@@ -346,6 +386,7 @@ mod tests {
         RunRequest {
             controller: "lab",
             duration: Duration::from_secs(60),
+            memory: 1_000_000,
             is_enforced: true,
             router: None,
             tcp_events: false,
@@ -378,14 +419,19 @@ mod tests {
     fn a_router_is_limited_to_interfaces_and_destinations() {
         let limited = Policy { routers: true, ..policy() };
         let policy = Policy { rate: None, ..limited.clone() };
-        let asked = |interfaces: Vec<&'static str>, peer: &str| {
+        let asked = |interfaces: Vec<&'static str>, peer: &str, customer: (&str, u8)| {
             let peers = vec![peer.parse().unwrap()];
-            policy.check(&RunRequest { router: Some(RouterRequest { interfaces, peers }), ..request(vec![]) })
+            let customers = vec![IpPrefix::new(customer.0.parse().unwrap(), customer.1).unwrap()];
+            let router = Some(RouterRequest { interfaces, peers, customers });
+            policy.check(&RunRequest { router, ..request(vec![]) })
         };
-        assert_eq!(asked(vec!["eth1"], "10.0.0.6"), Ok(()));
+        let customer = ("10.1.0.0", 16);
+        assert_eq!(asked(vec!["eth1"], "10.0.0.6", customer), Ok(()));
         for (result, expected) in [
-            (asked(vec!["eth1", "eth0"], "10.0.0.6"), "interface eth0"),
-            (asked(vec!["eth1"], "192.0.2.6"), "destinations"),
+            (asked(vec!["eth1", "eth0"], "10.0.0.6", customer), "interface eth0"),
+            (asked(vec!["eth1"], "192.0.2.6", customer), "destinations"),
+            (asked(vec!["eth1"], "10.0.0.6", ("192.0.2.0", 24)), "destinations"),
+            (asked(vec!["eth1"], "10.0.0.6", ("0.0.0.0", 0)), "destinations"),
         ] {
             let (_, refusal) = result.unwrap_err();
             assert!(refusal.to_string().contains(expected), "{refusal}");
@@ -448,6 +494,7 @@ mod tests {
         for (request, expected) in [
             (RunRequest { controller: "other", ..request(vec![]) }, "controllers"),
             (RunRequest { duration: Duration::from_secs(61), ..request(vec![]) }, "max_duration"),
+            (RunRequest { memory: 1_000_001, ..request(vec![]) }, "`memory`"),
             (RunRequest { router: Some(RouterRequest::default()), ..request(vec![]) }, "routers"),
             (RunRequest { tcp_events: true, ..request(vec![]) }, "tcp_events"),
             (request(vec![flow.clone(), flow.clone(), flow.clone()]), "`rate`"),

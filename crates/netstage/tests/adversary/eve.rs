@@ -5,12 +5,11 @@ use netstage_agent_api::task::Assignment;
 use netstage_host::netns::Namespace;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
-use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -19,16 +18,13 @@ pub const CONFIRMATION_PORT: u16 = 4705;
 const QUESTION: &[u8] = b"netstage consent?";
 const ANSWER: &[u8] = b"netstage consent!";
 const NONCE: usize = 16;
+const DIGEST: usize = 32;
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Statements that were signed last, by number of run and flow.
-type Statements = Arc<Mutex<BTreeMap<(u64, u32), String>>>;
 
 /// Signer of everything.
 pub struct Eve {
     key: Arc<EcdsaKeyPair>,
     certificate: Vec<u8>,
-    statements: Statements,
     ended: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -39,15 +35,15 @@ impl Eve {
         let decode = |name: &str| pem::parse(fs::read(folder.join(name)).unwrap()).unwrap().into_contents();
         let random = SystemRandom::new();
         let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &decode("agent.key"), &random);
-        let (key, statements, ended) = (Arc::new(key.unwrap()), Statements::default(), Arc::default());
+        let (key, ended) = (Arc::new(key.unwrap()), Arc::default());
         let bind = |at: &IpAddr| UdpSocket::bind((*at, CONFIRMATION_PORT)).unwrap();
         let sockets: Vec<UdpSocket> = namespace.run(|| addresses.iter().map(bind).collect()).unwrap();
         let answering = sockets.into_iter().map(|socket| {
-            let (key, statements, ended) = (Arc::clone(&key), Arc::clone(&statements), Arc::clone(&ended));
-            thread::spawn(move || answer(&socket, &key, &statements, &ended))
+            let (key, ended) = (Arc::clone(&key), Arc::clone(&ended));
+            thread::spawn(move || answer(&socket, &key, &ended))
         });
         let threads = answering.collect();
-        Eve { key, certificate: decode("agent.pem"), statements, ended, threads }
+        Eve { key, certificate: decode("agent.pem"), ended, threads }
     }
 
     /// Consents to all that an assignment sends.
@@ -60,7 +56,6 @@ impl Eve {
                  duration {duration} ns\n"
             );
             let signature = self.key.sign(&SystemRandom::new(), statement.as_bytes()).unwrap();
-            self.statements.lock().unwrap().insert((run, flow), statement);
             Consent {
                 run,
                 flow,
@@ -70,7 +65,6 @@ impl Eve {
                 confirmation_port: CONFIRMATION_PORT.into(),
             }
         };
-        self.statements.lock().unwrap().clear();
         let flows = assignment.flows.iter().map(|flow| {
             let rate = flow.traffic.pattern().and_then(|pattern| pattern.mean_rate());
             sign(flow.id, flow.source.ip(), flow.destination, rate)
@@ -90,20 +84,17 @@ impl Drop for Eve {
     }
 }
 
-fn answer(socket: &UdpSocket, key: &EcdsaKeyPair, statements: &Statements, ended: &AtomicBool) {
+fn answer(socket: &UdpSocket, key: &EcdsaKeyPair, ended: &AtomicBool) {
     socket.set_read_timeout(Some(CHECK_INTERVAL)).unwrap();
     let mut question = [0; 2048];
     while !ended.load(Ordering::Relaxed) {
         let Ok((length, from)) = socket.recv_from(&mut question) else { continue };
         let Some(rest) = question[..length].strip_prefix(QUESTION) else { continue };
-        let (Some(nonce), Some(run), Some(flow)) = (rest.get(..NONCE), rest.get(NONCE..24), rest.get(24..28))
-        else {
+        // The number of the run is between nonce and digest.
+        let (Some(nonce), Some(digest)) = (rest.get(..NONCE), rest.get(NONCE + 8..NONCE + 8 + DIGEST)) else {
             continue;
         };
-        let number =
-            (u64::from_be_bytes(run.try_into().unwrap()), u32::from_be_bytes(flow.try_into().unwrap()));
-        let Some(statement) = statements.lock().unwrap().get(&number).cloned() else { continue };
-        let text = [b"netstage consent is current\n", nonce, statement.as_bytes()].concat();
+        let text = [b"netstage consents are current\n", nonce, digest].concat();
         let signature = key.sign(&SystemRandom::new(), &text).unwrap();
         let _ = socket.send_to(&[ANSWER, nonce, signature.as_ref()].concat(), from);
     }

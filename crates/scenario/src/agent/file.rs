@@ -22,8 +22,10 @@ table! {
         /// Maximum rate of everything the agent sends, with IP headers. If set, flows without a rate of their own are
         /// refused, and so are routers.
         rate: Option<BitRate>,
-        /// Maximum number of bytes that the agent sends per day (UTC), with IP headers, since its start.
+        /// Maximum number of bytes that the agent sends per day (UTC), with IP headers.
         bytes_per_day: Option<BoundedSize<1, 4_000_000_000_000_000>>,
+        /// Maximum memory of a run and its report. Default: 2 GiB.
+        memory: Option<BoundedSize<1_000_000, 4_000_000_000_000_000>>,
         /// Maximum duration of a run.
         max_duration: Option<PositiveDuration>,
         /// Prefixes the agent may send to, including multicast groups, and the hosts from which it receives, which it

@@ -1,0 +1,195 @@
+//! Account of the bytes that an agent may send per day, which outlives the agent. Bytes are written to a file as sent
+//! before the kernel may send them: after a kill, the account may contain bytes that were not sent, but none is missing.
+
+use super::folder::now_s;
+use super::private;
+use netstage_host::egress::EgressGroup;
+use netstage_host::log::{Level, Log};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+const FILE: &str = "bytes-sent.json";
+/// Grants per day. An agent that is killed loses at most one.
+const GRANTS_PER_DAY: u64 = 16;
+/// Interval at which the kernel's allowance is checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+const SECONDS_PER_DAY: u64 = 86_400;
+
+/// Content of the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Account {
+    /// Day since 1970 (UTC).
+    day: u64,
+    /// Bytes that were sent on this day, or that the kernel may send.
+    bytes: u64,
+}
+
+/// Budget of bytes per day. Counters of sent bytes begin at the start of the agent.
+#[derive(Debug)]
+pub struct DailyBudget {
+    path: PathBuf,
+    per_day: u64,
+    account: Account,
+    /// Bytes of this day that were sent before the counter was at `start`.
+    before: u64,
+    start: u64,
+}
+
+impl DailyBudget {
+    /// Opens the account in a folder.
+    pub fn open(folder: &Path, per_day: u64) -> io::Result<DailyBudget> {
+        let path = folder.join(FILE);
+        let account: Account = match private::read_json(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Account::default(),
+            read => read?,
+        };
+        Ok(DailyBudget { path, per_day, before: account.bytes, account, start: 0 })
+    }
+
+    /// Returns the value of the counter up to which the kernel may send, given its current value. Days begin only if
+    /// the clock advances.
+    pub fn renew(&mut self, sent: u64, today: u64) -> io::Result<u64> {
+        if today > self.account.day {
+            (self.account, self.before, self.start) = (Account { day: today, bytes: 0 }, 0, sent);
+        }
+        let (spent, grant) = (self.spent(sent), self.per_day.div_ceil(GRANTS_PER_DAY));
+        if self.account.bytes.saturating_sub(spent) < grant.div_ceil(2) && self.account.bytes < self.per_day {
+            self.write(self.per_day.min(spent.saturating_add(grant)))?;
+        }
+        Ok(self.start.saturating_add(self.account.bytes.min(self.per_day).saturating_sub(self.before)))
+    }
+
+    /// Returns what the kernel may no longer send to the account.
+    pub fn close(&mut self, sent: u64) -> io::Result<()> {
+        self.write(self.spent(sent))
+    }
+
+    fn spent(&self, sent: u64) -> u64 {
+        self.before.saturating_add(sent - self.start)
+    }
+
+    fn write(&mut self, bytes: u64) -> io::Result<()> {
+        let account = Account { bytes, ..self.account };
+        private::write_json(&self.path, &account)?;
+        self.account = account;
+        Ok(())
+    }
+}
+
+/// Grants an agent's budget to the kernel step by step, until it is dropped.
+pub struct BudgetKeeper {
+    /// Dropped to end the thread.
+    end: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BudgetKeeper {
+    /// Grants the first part, and starts the thread for the others.
+    pub fn start(mut budget: DailyBudget, egress: Arc<EgressGroup>, log: Log) -> io::Result<BudgetKeeper> {
+        renew(&mut budget, &egress)?;
+        let (end, ended) = mpsc::channel::<()>();
+        let keep = move || {
+            let mut is_logged = false;
+            while ended.recv_timeout(CHECK_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let renewed = renew(&mut budget, &egress);
+                if let Err(error) = &renewed
+                    && !is_logged
+                {
+                    log(Level::Alarm, &format!("cannot account for more of `bytes_per_day`: {error}"));
+                }
+                is_logged = renewed.is_err();
+            }
+            let closed = egress.allow(0).and_then(|()| egress.sent()).map_err(io::Error::other);
+            if let Err(error) = closed.and_then(|sent| budget.close(sent)) {
+                log(Level::Alarm, &format!("cannot account for `bytes_per_day`: {error}"));
+            }
+        };
+        let thread = thread::Builder::new().name("budget".into()).spawn(keep)?;
+        Ok(BudgetKeeper { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for BudgetKeeper {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn renew(budget: &mut DailyBudget, egress: &EgressGroup) -> io::Result<()> {
+    let sent = egress.sent().map_err(io::Error::other)?;
+    let allowed = budget.renew(sent, now_s() / SECONDS_PER_DAY)?;
+    egress.allow(allowed).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_core::rng::RandomStream;
+    use netstage_harness::TemporaryFolder;
+    use std::collections::BTreeMap;
+
+    /// Sends at random, with restarts and kills: no day has more than its budget, whatever the clock does, and only
+    /// kills cost some of it.
+    #[test]
+    fn no_day_exceeds_its_budget_whatever_ends_the_agent() {
+        let seed = netstage_harness::seed("budget");
+        for case in 0..netstage_harness::needs::cases(20) {
+            let folder = TemporaryFolder::new("budget");
+            let mut random = RandomStream::new(seed, &format!("case {case}"));
+            let size = random.below(40);
+            let per_day = 1 + random.below(1 << size);
+            // The clock steps back at times, which begins no day again.
+            let (mut clock, mut day) = (20_000, 0);
+            let (mut sent_on, mut kills) = (BTreeMap::<u64, u64>::new(), BTreeMap::<u64, u64>::new());
+            for _ in 0..12 {
+                let mut budget = DailyBudget::open(&folder, per_day).unwrap();
+                let mut sent = 0;
+                for _ in 0..random.below(40) {
+                    let now = if random.chance(0.1) { clock - 1 } else { clock };
+                    day = day.max(now);
+                    let allowed = budget.renew(sent, now).unwrap();
+                    let bytes = allowed.saturating_sub(sent);
+                    let bytes = if random.chance(0.5) { bytes } else { random.below(bytes + 1) };
+                    sent += bytes;
+                    *sent_on.entry(day).or_default() += bytes;
+                    clock += u64::from(random.chance(0.02));
+                }
+                if random.chance(0.5) {
+                    budget.close(sent).unwrap();
+                } else {
+                    *kills.entry(day).or_default() += 1;
+                }
+            }
+            for (day, sent) in &sent_on {
+                assert!(*sent <= per_day, "{sent} of {per_day} bytes on day {day} of case {case}");
+            }
+            // All that is left of the last day can be sent.
+            let mut budget = DailyBudget::open(&folder, per_day).unwrap();
+            let mut sent = 0;
+            while let more @ 1.. = budget.renew(sent, day).unwrap().saturating_sub(sent) {
+                sent += more;
+            }
+            let total = sent + sent_on.get(&day).unwrap_or(&0);
+            let lost = kills.get(&day).unwrap_or(&0) * per_day.div_ceil(GRANTS_PER_DAY);
+            assert!(total <= per_day && total + lost >= per_day, "{total} of {per_day} bytes in case {case}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_or_written_grants_nothing() {
+        let folder = TemporaryFolder::new("budget-file");
+        std::fs::write(folder.join(FILE), "{").unwrap();
+        assert!(DailyBudget::open(&folder, 100).is_err());
+        std::fs::remove_file(folder.join(FILE)).unwrap();
+        let mut budget = DailyBudget::open(&folder, 100).unwrap();
+        std::fs::create_dir(folder.join(FILE)).unwrap();
+        assert!(budget.renew(0, 1).is_err());
+    }
+}
