@@ -231,10 +231,8 @@ fn agents_and_controller_run_with_the_restrictions_of_their_units() {
     }
 
     let mut hub = stage.serve_as(&controller_unit);
-    // The kernel enforces no policy for this account, so that the programs of services need one without limits.
-    let policy = POLICY.replace("rate =", "# rate =").replace("destinations", "# destinations");
-    let policy = policy.replace("interfaces", "# interfaces");
-    let policy = policy.replace("[policy]", "[policy]\none_ended = true\nservices = [\"ftp\", \"iscsi\"]");
+    // The kernel enforces the policy for this account, too, so that programs of services are permitted.
+    let policy = POLICY.replace("[policy]", "[policy]\none_ended = true\nservices = [\"ftp\", \"iscsi\"]");
     fs::write(stage.folder.join("policy.toml"), policy).unwrap();
     let label = ["berlin", "frankfurt", "munich"];
     let mut agents = Vec::new();
@@ -273,12 +271,19 @@ client = "b"
     for (process, account, capabilities) in
         [(&mut agents[0], "Uid:\t65534", "0000000000802000"), (&mut hub, "Uid:\t0", "0000000000800000")]
     {
-        let status = fs::read_to_string(format!("/proc/{}/status", process.child().id())).unwrap();
-        let capabilities = [format!("CapEff:\t{capabilities}"), format!("CapBnd:\t{capabilities}")];
-        for expected in [account, &capabilities[0], &capabilities[1], "Seccomp:\t2"] {
-            assert!(status.contains(expected), "{expected}: {status}");
+        let threads = format!("/proc/{}/task", process.child().id());
+        for thread in fs::read_dir(threads).unwrap() {
+            let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+            let sets = ["CapInh", "CapPrm", "CapEff", "CapAmb"];
+            let sets = sets.map(|set| format!("{set}:\t{capabilities}"));
+            for expected in sets.iter().map(String::as_str).chain([account, "NoNewPrivs:\t1", "Seccomp:\t2"])
+            {
+                assert!(status.contains(expected), "{expected}: {status}");
+            }
         }
     }
+    let policies = stage.succeed(&["fleet", "policies"]);
+    assert_eq!(policies.matches("kernel").count(), AGENTS.len(), "{policies}");
 }
 
 fn the_commands_of_the_page_work() {

@@ -1,10 +1,12 @@
 #!/usr/bin/python3
 """Runs a command with the restrictions of a systemd unit, without systemd: account (nobody for a dynamic user),
-capabilities, limits, system calls and address families. Restrictions of the file system are not applied.
+capabilities, limits, delegated cgroup, system calls and address families. Restrictions of the file system are not
+applied.
 
     as_unit.py UNIT[:DROP-IN] COMMAND...
 """
 
+import contextlib
 import errno
 import os
 import resource
@@ -37,7 +39,27 @@ def capabilities(names):
     return ",".join(["-all"] + ["+" + name.removeprefix("CAP_").lower() for name in names.split()])
 
 
+def delegate():
+    """Moves the process into a cgroup of version 2 that belongs to the account."""
+    mount = next(line.split()[4] for line in open("/proc/self/mountinfo") if " - cgroup2 " in line)
+    own = next(line.strip()[3:] for line in open("/proc/self/cgroup") if line.startswith("0::"))
+    parent = os.path.join(mount, own.lstrip("/"))
+    # Those of processes that have ended.
+    for path, _, _ in os.walk(parent, topdown=False):
+        if os.path.relpath(path, parent).startswith("as-unit-"):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+    folder = os.path.join(parent, f"as-unit-{os.getpid()}")
+    os.mkdir(folder)
+    for name in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"]:
+        os.chown(os.path.join(folder, name), int(NOBODY), int(NOBODY))
+    with open(os.path.join(folder, "cgroup.procs"), "w") as processes:
+        processes.write("0")
+
+
 def change_account(unit):
+    if unit.get("Delegate") == "yes":
+        delegate()
     for limit in ["NOFILE", "MEMLOCK"]:
         text = unit["Limit" + limit]
         value = int(text[:-1]) * BYTES[text[-1]] if text[-1] in BYTES else int(text)
