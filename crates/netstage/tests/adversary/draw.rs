@@ -35,6 +35,9 @@ const OTHERS: [&str; 8] = [
 pub struct TestPolicy {
     /// Bits per second.
     pub rate: Option<u64>,
+    pub bytes_per_day: Option<u64>,
+    /// Bytes.
+    pub memory: u64,
     pub destinations: Option<Vec<&'static str>>,
     /// Whether the link `side` is permitted.
     pub side: bool,
@@ -52,6 +55,10 @@ impl TestPolicy {
         if let Some(rate) = self.rate {
             file += &format!("rate = \"{rate} bit/s\"\n");
         }
+        if let Some(bytes) = self.bytes_per_day {
+            file += &format!("bytes_per_day = \"{bytes} B\"\n");
+        }
+        file += &format!("memory = \"{} B\"\n", self.memory);
         if let Some(prefixes) = &self.destinations {
             file += &format!("destinations = {prefixes:?}\n");
         }
@@ -67,6 +74,11 @@ impl TestPolicy {
         file + &format!("one_ended = {}\nspin = {}\nrouters = {}\n", self.one_ended, self.spin, self.routers)
     }
 
+    /// Returns whether every destination is permitted on every interface.
+    pub fn is_open(&self) -> bool {
+        self.destinations.is_none() && self.side
+    }
+
     /// Returns whether an address of the attacker's host is permitted.
     fn permits(&self, far: &str) -> bool {
         let network = far.rsplit_once([':', '.']).map_or(far, |(network, _)| network);
@@ -78,6 +90,7 @@ impl TestPolicy {
 
 pub fn policy(random: &mut RandomStream) -> TestPolicy {
     let rate = 1e6 * 100_f64.powf(random.uniform());
+    let bytes = 1e6 * 1000_f64.powf(random.uniform());
     let limits_destinations = random.chance(0.9);
     let mut prefixes: Vec<&str> = PREFIXES.into_iter().filter(|_| random.chance(0.6)).collect();
     if prefixes.is_empty() {
@@ -85,6 +98,8 @@ pub fn policy(random: &mut RandomStream) -> TestPolicy {
     }
     TestPolicy {
         rate: random.chance(0.85).then_some(rate as u64),
+        bytes_per_day: random.chance(0.3).then_some(bytes as u64),
+        memory: (8e6 * 16_f64.powf(random.uniform())) as u64,
         destinations: limits_destinations.then_some(prefixes),
         side: random.chance(0.4),
         one_ended: random.chance(0.5),
@@ -104,7 +119,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Returns the encoded assignment.
+    /// Returns the encoded assignment, which is JSON.
     pub fn bytes(&self) -> Vec<u8> {
         let mut encoded = serde_json::to_value(&self.assignment).unwrap();
         if let Some((position, value)) = &self.mutation {
@@ -153,6 +168,9 @@ pub fn attempt(random: &mut RandomStream, policy: &TestPolicy) -> Attempt {
     };
     let mut assignment = Assignment::of_flows("a", duration, Duration::from_millis(100), flows);
     assignment.seed = draw.random.next_u64();
+    if draw.random.chance(0.1) {
+        assignment.interval = Duration(10_f64.powf(9.0 * draw.random.uniform()) as u64);
+    }
     if draw.random.chance(if policy.services { 0.1 } else { 0.02 }) {
         assignment.services.push(draw.service(90));
     }

@@ -48,13 +48,16 @@ fn attack_fleet(seed: u64, fleet: u32, policies: impl Iterator<Item = u32>, atte
         let policy = draw::policy(&mut random);
         let mut trial = stage.trial(&policy);
         for attempt in 0..attempts {
+            if attempt == attempts / 2 {
+                trial = trial.restart(random.chance(0.5));
+            }
             let case = draw::attempt(&mut random, &policy);
             let outcome = trial.attempt(&case);
             made += 1;
             accepted += u32::from(outcome.accepted);
             for violation in outcome.violations {
                 let mut text = format!("policy {number}, attempt {attempt}: {violation}\n  {policy:?}\n  ");
-                let _ = write!(text, "{}", serde_json::to_string(&case.assignment).unwrap());
+                let _ = write!(text, "{}", String::from_utf8_lossy(&case.bytes()));
                 eprintln!("{text}");
                 violations.push(text);
             }

@@ -29,8 +29,12 @@ pub const FAR: [&str; 5] = ["10.99.0.3", "fd99::3", "10.77.0.11", "fd77::11", "1
 pub const UNASKED: &str = "10.99.0.77";
 /// Time that every accepted run takes apart from its traffic.
 const SETTLING: Duration = Duration::from_millis(300);
-/// Bytes of the control connection per attempt, of which the report is the largest part.
+/// Bytes of the control connection per attempt apart from what the agent records, which the policy limits.
 const MAX_CONTROL_BYTES: u64 = 4 << 20;
+/// Memory of an agent apart from that of its runs.
+const MAX_IDLE_BYTES: u64 = 64 << 20;
+/// File with the bytes that the agent has sent on this day.
+const ACCOUNT: &str = "bytes-sent.json";
 /// Packets that the kernel of the agent's host sends on its own per attempt, apart from answers.
 const MAX_KERNEL_PACKETS: u64 = 2_000;
 
@@ -70,7 +74,8 @@ pub struct Trial<'a> {
     since: Instant,
     counted: (Counters, Counters),
     // Dropped last.
-    _processes: [TestProcess; 2],
+    agent_process: TestProcess,
+    peer_process: TestProcess,
 }
 
 impl Stage {
@@ -111,8 +116,9 @@ impl Stage {
     /// Starts the agent with a policy.
     pub fn trial(&mut self, policy: &TestPolicy) -> Trial<'_> {
         fs::write(self.fleet.folder.join("policy.toml"), policy.file()).unwrap();
+        let _ = fs::remove_file(self.fleet.folder.join(AGENT).join(ACCOUNT));
         truth::watch_data(&self.far, policy);
-        truth::watch_management(&self.fleet.hub, "m1");
+        truth::watch_management(&self.fleet.hub, "m1", policy);
         let socket = self.fleet.folder.join("eve.sock");
         let _ = fs::remove_file(&socket);
         let (path, spool) = (socket.display().to_string(), self.fleet.folder.join("far"));
@@ -133,19 +139,33 @@ impl Stage {
             peer: peer_commander,
             since: Instant::now(),
             counted,
-            _processes: [agent_process, peer],
+            agent_process,
+            peer_process: peer,
             stage: self,
         }
     }
 }
 
-impl Trial<'_> {
+impl<'a> Trial<'a> {
+    /// Starts the agent again under the same policy, after a kill or an interrupt.
+    pub fn restart(self, is_killed: bool) -> Trial<'a> {
+        let Trial { stage, policy, eve, agent, peer, since, counted, mut agent_process, peer_process } = self;
+        drop(agent);
+        agent_process.signal(if is_killed { "-KILL" } else { "-INT" });
+        agent_process.child().wait().unwrap();
+        let agent_process = stage.fleet.agent(0);
+        let hub = FleetFolder::open(&stage.fleet.folder.join("fleet")).unwrap().socket();
+        let agent = Commander::acquire(AGENT, || AgentAddress::Fleet(hub.clone()));
+        Trial { stage, policy, eve, agent, peer, since, counted, agent_process, peer_process }
+    }
+
     /// Makes one attempt.
     pub fn attempt(&mut self, attempt: &Attempt) -> AttemptOutcome {
         self.stage.run += 1;
         let run = self.stage.run;
         let mut outcome = AttemptOutcome::default();
         let bytes = attempt.bytes();
+        truth::forget_peak(self.agent_process.child().id());
         let own = self.agent.agree(run, VERSION, &bytes).unwrap_or_default();
         for consent in &own {
             let at: Option<SocketAddr> = consent.destination.parse().ok();
@@ -211,6 +231,17 @@ impl Trial<'_> {
             (after.0 - before.0, after.1 - before.1)
         };
         let mut violations = Vec::new();
+        if let Some(limit) = self.policy.bytes_per_day {
+            let (_, sent) = counted.0["sent"];
+            if sent > limit {
+                violations
+                    .push(format!("{sent} bytes since the first start, of which {limit} are permitted"));
+            }
+        }
+        let memory = truth::peak_memory(self.agent_process.child().id());
+        if memory > MAX_IDLE_BYTES + self.policy.memory {
+            violations.push(format!("{memory} bytes of memory"));
+        }
         for name in ["interface", "destination", "rate", "unasked"] {
             if let (packets @ 1.., bytes) = data(name) {
                 violations.push(format!("{packets} packets with {bytes} bytes beyond `{name}`"));
@@ -226,11 +257,12 @@ impl Trial<'_> {
         if let (packets @ 1.., bytes) = management("stray") {
             violations.push(format!("{packets} packets with {bytes} bytes on the management link"));
         }
-        if management("control").1 > MAX_CONTROL_BYTES {
+        if management("control").1 > MAX_CONTROL_BYTES + self.policy.memory {
             violations.push(format!("{} bytes to the controller", management("control").1));
         }
-        if data("questions").0 > MAX_QUESTIONS {
-            violations.push(format!("{} questions about consents", data("questions").0));
+        let questions = data("questions").0 + management("questions").0;
+        if questions > MAX_QUESTIONS {
+            violations.push(format!("{questions} questions about consents"));
         }
         // At most one acknowledgment at once and one delayed for each packet, and some for timers.
         let acknowledgments = 2 * data("given").0 + MAX_TIMED_ACKNOWLEDGMENTS;

@@ -24,14 +24,16 @@ pub fn burst(rate_bps: u64) -> u64 {
 }
 
 /// Rules that sort what kernels send by themselves: neighbor discovery, group membership, answers to errors and
-/// echo requests, and acknowledgments.
+/// echo requests, and acknowledgments. At the ingress of a device, nftables reads the type of an ICMP message from any
+/// fragment, so that payload could pass for an answer: later fragments belong to none of them.
 fn kernel_packets() -> String {
     let mut rules = String::from(
         "ether type arp counter name kernel accept\n\
          ip protocol igmp counter name kernel accept\n\
          icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, mld-listener-report, \
-         mld2-listener-report, mld-listener-done, destination-unreachable, echo-reply } counter name kernel accept\n\
-         icmp type { destination-unreachable, echo-reply } counter name kernel accept\n\
+         mld2-listener-report, mld-listener-done, destination-unreachable, echo-reply } ip6 nexthdr != 44 \
+         counter name kernel accept\n\
+         ip frag-off & 0x1fff == 0 icmp type { destination-unreachable, echo-reply } counter name kernel accept\n\
          tcp flags & rst == rst counter name acknowledgments accept\n",
     );
     for words in 5..=15 {
@@ -79,10 +81,26 @@ pub fn watch_data(far: &Namespace, policy: &TestPolicy) {
     load(far, "devices = { \"data\", \"side\" }", &rules);
 }
 
-/// Counts the packets that arrive from the agent over its management link, anew.
-pub fn watch_management(hub: &Namespace, device: &str) {
-    let control = format!("ip daddr {CONTROLLER_HOST} tcp dport 4700 counter name control accept\n");
-    load(hub, &format!("device \"{device}\""), &(control + &kernel_packets() + "counter name stray\n"));
+/// Counts the packets that arrive from the agent over its management link, anew. Under a policy that permits all
+/// destinations, the agent may ask any host whether it consents.
+pub fn watch_management(hub: &Namespace, device: &str, policy: &TestPolicy) {
+    let mut rules = format!("ip daddr {CONTROLLER_HOST} tcp dport 4700 counter name control accept\n");
+    if policy.is_open() {
+        rules += &format!("udp dport {CONFIRMATION_PORT} counter name questions accept\n");
+    }
+    load(hub, &format!("device \"{device}\""), &(rules + &kernel_packets() + "counter name stray\n"));
+}
+
+/// Returns the maximum memory of a process since the last call of [`forget_peak`], bytes.
+pub fn peak_memory(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Forgets the maximum memory of a process.
+pub fn forget_peak(process: u32) {
+    fs::write(format!("/proc/{process}/clear_refs"), "5").unwrap();
 }
 
 fn load(namespace: &Namespace, devices: &str, rules: &str) {
