@@ -5,7 +5,7 @@ use crate::support::{TemporaryFolder, project, run_page_for_anybody};
 use netstage_harness::needs;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn the_getting_started_page_works() {
@@ -226,11 +226,49 @@ fn result_pages_contain_the_text_of_their_descriptions() {
     assert_eq!(described, pages, "each page of results has a description");
 }
 
+/// Returns the content of all files with these endings below a folder.
+fn sources(folder: &Path, endings: &[&str], all: &mut String) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            if !["node_modules", "target", "dist"].contains(&name.as_str()) {
+                sources(&path, endings, all);
+            }
+        } else if endings.iter().any(|ending| name.ends_with(ending)) {
+            *all += &fs::read_to_string(path).unwrap();
+        }
+    }
+}
+
+fn each_security_promise_has_a_test() {
+    let page = fs::read_to_string(project().join("SECURITY.md")).unwrap();
+    let (mut rust, mut web) = (String::new(), String::new());
+    sources(&project().join("crates"), &[".rs"], &mut rust);
+    sources(&project().join("web/tests"), &[".ts"], &mut web);
+    let mut promises = 0;
+    let table = page.lines().filter(|line| line.starts_with('|') && !line.starts_with("|-"));
+    for line in table.map(|line| line.trim_matches('|')).filter(|line| line.matches('|').count() == 2) {
+        let tests = line.rsplit('|').next().unwrap();
+        let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        if tests.trim() == "tested by" {
+            continue;
+        }
+        assert!(!named.is_empty(), "no test: {line}");
+        for name in named.iter().filter(|name| !name.starts_with("make ")) {
+            let exists = rust.contains(&format!("fn {name}()")) || web.contains(&format!("test('{name}'"));
+            assert!(exists, "`{name}` is no test: {line}");
+        }
+        promises += 1;
+    }
+    assert!(promises >= 8, "only {promises} promises were found");
+}
+
 netstage_harness::tests![
     the_getting_started_page_works,
     documented_commands_and_their_options_exist,
     documented_tests_and_targets_exist,
     links_between_pages_are_valid,
+    each_security_promise_has_a_test,
     every_picture_is_used_by_a_page,
     result_pages_contain_the_text_of_their_descriptions,
 ];
