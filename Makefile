@@ -128,7 +128,7 @@ bench-python: build ## Compare the Python package with the program, and Ray with
 	@scripts/packages.sh scripts/packages-python.txt
 	scripts/python.sh bench $(abspath $(PROGRAM))
 
-audit: ## Check licenses, bans and sources of dependencies with cargo-deny
+audit: ## Check licenses, bans, sources and known vulnerabilities of dependencies (ADVISORIES=required)
 	scripts/audit.sh
 
 bpf: ## Compile the kernel programs (needs clang)

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Checks licenses, bans and sources of all dependencies with cargo-deny, which it builds on first use: those of the
-# workspace, of the fuzz targets and of the protocol generator. Checks the licenses of the web page's packages, too.
+# Checks licenses, bans, sources and known vulnerabilities of all dependencies with cargo-deny, which it builds on first
+# use: those of the workspace, of the fuzz targets and of the protocol generator. Checks the licenses of the web page's
+# packages, too. Without the database of vulnerabilities (RustSec, on GitHub), it says so and checks the rest; with
+# ADVISORIES=required, it fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,9 +12,16 @@ if [ ! -x "$tools/bin/cargo-deny" ]; then
     # An unoptimized build takes half the time and is fast enough.
     CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --quiet --locked --version '^0.20' --root "$tools" cargo-deny
 fi
+checks=(licenses bans sources)
+if "$tools/bin/cargo-deny" --config deny.toml --all-features --locked fetch db; then
+    checks+=(advisories)
+else
+    echo "known vulnerabilities not checked: the RustSec database cannot be fetched" >&2
+    [ "${ADVISORIES:-}" != required ] || exit 1
+fi
 for workspace in . fuzz protobuf; do
     "$tools/bin/cargo-deny" --config deny.toml --manifest-path "$workspace/Cargo.toml" --all-features --locked \
-        check licenses bans sources
+        check "${checks[@]}"
 done
 python3 - <<'END'
 import json, sys, tomllib
