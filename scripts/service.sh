@@ -75,6 +75,7 @@ sed -i -e 's/^controllers = .*/controllers = ["lab"]/' -e '/^destinations/d' /et
 echo 'one_ended = true' >>/etc/netstage/agent.toml
 systemctl enable --quiet --now netstage-agent
 run first once
+netstage fleet policies | grep --extended-regexp --quiet "^first +enforced-by +kernel"
 
 # systemd restarts a killed controller, and the agents reconnect.
 systemctl kill --signal KILL netstage-fleet
