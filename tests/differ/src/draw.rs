@@ -11,6 +11,7 @@ const UDP_HEADERS: u64 = 28;
 pub struct Draw(RandomStream);
 
 impl Draw {
+    /// Creates a source that depends on both arguments.
     pub fn new(seed: u64, subject: &str) -> Draw {
         Draw(RandomStream::new(seed, subject))
     }
@@ -21,7 +22,7 @@ impl Draw {
     }
 
     /// Returns an integer from `from` to `to` whose logarithm is uniform.
-    fn magnitude(&mut self, from: u64, to: u64) -> u64 {
+    pub fn magnitude(&mut self, from: u64, to: u64) -> u64 {
         let (low, high) = ((from as f64).ln(), (to as f64).ln());
         ((low + self.0.uniform() * (high - low)).exp().round() as u64).clamp(from, to)
     }
@@ -444,6 +445,7 @@ fn tcp(draw: &mut Draw) -> Tcp {
         rack: sack && draw.one_in(2),
         ecn: draw.one_in(3),
         timestamps: !draw.one_in(3),
+        segment: 1_448,
         window: draw.magnitude(4_000, 1_000_000),
         initial_window: draw.pick(&[1, 2, 4, 10, 10]),
         ack_every: draw.pick(&[1, 2, 2]),

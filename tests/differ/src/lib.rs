@@ -3,9 +3,10 @@
 //! Each scenario has its own seed. A violation is reported with the seed and a smaller scenario that still has it.
 
 mod checks;
-mod draw;
-mod network;
-mod runs;
+pub mod draw;
+#[expect(missing_docs, reason = "the fields are those of the scenario file")]
+pub mod network;
+pub mod runs;
 mod shrink;
 mod sweeps;
 

@@ -106,11 +106,21 @@ pub struct Vpn {
     pub encapsulation: &'static str,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Control {
     None,
-    FixedRate { rate: u64, queue: u64 },
-    I2vfc { increase: f64, decrease: f64, initial_window: u64, pacing: bool },
+    /// Value of the field `control`.
+    Written(String),
+    FixedRate {
+        rate: u64,
+        queue: u64,
+    },
+    I2vfc {
+        increase: f64,
+        decrease: f64,
+        initial_window: u64,
+        pacing: bool,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +157,8 @@ pub struct Tcp {
     pub rack: bool,
     pub ecn: bool,
     pub timestamps: bool,
+    /// Maximum payload of a segment.
+    pub segment: u64,
     pub window: u64,
     pub initial_window: u64,
     pub ack_every: u64,
@@ -450,8 +462,9 @@ impl Change {
 
 impl Vpn {
     fn table(&self) -> String {
-        let control = match self.control {
+        let control = match &self.control {
             Control::None => "\"none\"".to_owned(),
+            Control::Written(value) => value.clone(),
             Control::FixedRate { rate, queue } => {
                 format!("{{ kind = \"fixed-rate\", rate = \"{rate} bit/s\", queue = \"{queue} packets\" }}")
             }
@@ -497,11 +510,11 @@ impl Tcp {
         let detection = if self.rack { "rack" } else { "duplicate-acks" };
         let Tcp { algorithm, sack, ecn, timestamps, window, initial_window, ack_every, delayed_ack, .. } =
             self;
-        let Tcp { stack, slow_start, timeout, limited_transmit, handshake, .. } = self;
+        let Tcp { stack, slow_start, segment, timeout, limited_transmit, handshake, .. } = self;
         let aimd = if *algorithm == "aimd" { "increase = 1.5, decrease = 0.3, " } else { "" };
         format!(
             "{{ stack = \"{stack}\", algorithm = \"{algorithm}\", {aimd}slow_start = \"{slow_start}\", sack = {sack}, loss_detection = \"{detection}\", ecn = {ecn}, \
-             timestamps = {timestamps}, window = \"{window} B\", initial_window = {initial_window}, \
+             timestamps = {timestamps}, max_segment_size = \"{segment} B\", window = \"{window} B\", initial_window = {initial_window}, \
              ack_every = {ack_every}, delayed_ack = \"{delayed_ack} ns\", min_rto = \"{timeout} ns\", \
              initial_rto = \"{timeout} ns\", limited_transmit = {limited_transmit}, handshake = {handshake} }}"
         )
