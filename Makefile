@@ -6,7 +6,7 @@ CARGO ?= cargo
 CLIPPY := PYO3_NO_PYTHON=1 PYO3_BUILD_EXTENSION_MODULE=1 $(CARGO) clippy --locked --workspace --all-targets
 PROGRAM := target/release/netstage
 
-.PHONY: help demo test check test-full build build-sim figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype differ differ-stages bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web protobuf python deb image release test-release fuzz vm uml need-build need-test need-vm lint
+.PHONY: help demo test check test-full build build-sim figures figures-stage figures-two-stages figures-vpn-tcp figures-prototype differ differ-stages fairness bench-sim bench-emulator bench-netem bench-traffic bench-pe bench-bgp bench-router bench-tcp bench-fleet bench-python audit bpf web protobuf python deb image release test-release fuzz vm uml need-build need-test need-vm lint
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -66,6 +66,10 @@ differ-stages: build ## Compare the simulator with real packets and ns-3 on rand
 	@$(CARGO) build --release --locked -p netstage-differ
 	scripts/packages.sh bench/packages.txt
 	tests/differ/stages.py $(OPTIONS)
+
+fairness: need-build ## Judge controls in 800 random cores that VPNs share (1 hour; SEED: the date, COUNT, LAWS)
+	@$(CARGO) run --release --locked -p netstage-fairness -- run $(or $(SEED),$(shell date +%Y%m%d)) $(or $(COUNT),800) \
+		out/fairness/$(or $(SEED),$(shell date +%Y%m%d)) $(LAWS)
 
 bench-sim: build ## Compare the simulator with ns-3 and ns-2
 	scripts/packages.sh bench/packages.txt

@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("study", &["core", "scenario", "sim", "host", "tester", "stage"]),
+    ("fairness", &["core", "scenario", "differ", "harness", "study"]),
 ];
 
 /// Crates above `study`, which may depend on all of them.
