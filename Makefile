@@ -67,9 +67,9 @@ differ-stages: build ## Compare the simulator with real packets and ns-3 on rand
 	scripts/packages.sh bench/packages.txt
 	tests/differ/stages.py $(OPTIONS)
 
-fairness: need-build ## Judge controls in 800 random cores that VPNs share (1 hour; SEED: the date, COUNT, LAWS)
+fairness: need-build ## Judge controls in 800 random cores that VPNs share (1 hour; SEED: the date, COUNT, PACKETS, LAWS)
 	@$(CARGO) run --release --locked -p netstage-fairness -- run $(or $(SEED),$(shell date +%Y%m%d)) $(or $(COUNT),800) \
-		out/fairness/$(or $(SEED),$(shell date +%Y%m%d)) $(LAWS)
+		out/fairness/$(or $(SEED),$(shell date +%Y%m%d)) $(PACKETS:%=--packets %) $(LAWS)
 
 bench-sim: build ## Compare the simulator with ns-3 and ns-2
 	scripts/packages.sh bench/packages.txt

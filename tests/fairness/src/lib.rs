@@ -41,14 +41,11 @@ pub fn scenario(seed: u64, index: u64, control: &Control) -> Result<String, Stri
     Ok(runs::network(&case, &owed, control).file())
 }
 
-/// Returns the first cases of a seed whose bottlenecks carry at most `packets` full packets in a run.
-pub fn small_cases(seed: u64, packets: f64, count: usize) -> Vec<u64> {
-    let carried = |index: u64| {
-        let case = draw::case(seed, index);
-        let rate: f64 = case.cores.iter().map(|core| core.rate).sum();
-        rate / 8.0 / case.features.smallest_packet as f64 * runs::seconds(case.network.duration)
-    };
-    (0..).filter(|index| carried(*index) <= packets).take(count).collect()
+/// Returns the number of packets that the bottlenecks of a case carry at most in a run.
+pub fn packets(seed: u64, index: u64) -> f64 {
+    let case = draw::case(seed, index);
+    let rate: f64 = case.cores.iter().map(|core| core.rate).sum();
+    rate / 8.0 / case.features.smallest_packet as f64 * runs::seconds(case.network.duration)
 }
 
 /// Runs the cases of a seed with all controls that the records lack, on all processors. `ended` receives the number

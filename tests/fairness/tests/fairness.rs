@@ -1,9 +1,7 @@
 //! Fifty small random cases: what must hold for every control, and that the oracle shares fairly what an edge can share.
 //! `make fairness` draws 800. The distributions are those of the shipped cases.
 
-use netstage_fairness::{
-    CaseRecord, Control, Measures, Records, run, scenario, small_cases, standard_controls,
-};
+use netstage_fairness::{CaseRecord, Control, Measures, Records, packets, run, scenario, standard_controls};
 use netstage_harness::{TemporaryFolder, needs};
 use std::fs;
 use std::path::Path;
@@ -18,7 +16,7 @@ const SMALL: f64 = 100e3;
 fn controls_of_fifty_random_cases_are_judged() {
     needs::time(60);
     let seed = netstage_harness::seed("fairness");
-    let cases = small_cases(seed, SMALL, 50);
+    let cases = (0..).filter(|index| packets(seed, *index) <= SMALL).take(50);
     let controls = standard_controls();
     let records = Mutex::new(Records::default());
     run(seed, cases, &controls, &records, &|_| ()).unwrap();
@@ -77,12 +75,12 @@ fn drawn_cases_are_those_shipped() {
 fn records_continue() {
     let folder = TemporaryFolder::new("fairness-records");
     let path = folder.join("results.jsonl");
-    let case = small_cases(1, SMALL / 5.0, 1);
+    let case = (0..).find(|index| packets(1, *index) <= SMALL / 5.0).unwrap();
     let controls = standard_controls();
     let run_with = |controls: &[(String, Control)]| {
         let records = Mutex::new(Records::open(&path).unwrap());
-        run(1, case.clone(), controls, &records, &|_| ()).unwrap();
-        records.into_inner().unwrap().cases.remove(&case[0]).unwrap()
+        run(1, [case], controls, &records, &|_| ()).unwrap();
+        records.into_inner().unwrap().cases.remove(&case).unwrap()
     };
     let first = run_with(&controls[..1]);
     let text = fs::read_to_string(&path).unwrap();
@@ -95,7 +93,7 @@ fn records_continue() {
     // Another control of the same name is an error, not a second result.
     let other = [("none".to_owned(), Control::Law("\"i2vfc\"".to_owned()))];
     let records = Mutex::new(Records::open(&path).unwrap());
-    assert!(run(1, case.clone(), &other, &records, &|_| ()).unwrap_err().contains("another control"));
+    assert!(run(1, [case], &other, &records, &|_| ()).unwrap_err().contains("another control"));
 }
 
 netstage_harness::tests![
