@@ -18,7 +18,7 @@ use draw::Case;
 use netstage_differ::network::Network;
 use netstage_scenario::outcome::RunOutcome;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ pub fn packets(seed: u64, index: u64) -> f64 {
 }
 
 /// Runs the cases of a seed with all controls that the records lack, on all processors. `ended` receives the number
-/// of complete cases.
+/// of cases that have ended.
 pub fn run(
     seed: u64,
     cases: impl IntoIterator<Item = u64>,
@@ -58,19 +58,18 @@ pub fn run(
     ended: &(dyn Fn(usize) + Sync),
 ) -> Result<(), String> {
     let cases: Vec<u64> = cases.into_iter().collect();
-    let (next, failure) = (AtomicU64::new(0), Mutex::new(None));
+    let (next, complete, failure) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(None));
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
-                while let Some(&index) = cases.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                while let Some(&index) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(error) = run_case(seed, index, controls, records) {
-                        next.store(cases.len() as u64, Ordering::Relaxed);
+                        next.store(cases.len(), Ordering::Relaxed);
                         *failure.lock().expect("no thread panics with the lock") =
                             Some(format!("case {index} of seed {seed}: {error}"));
                         return;
                     }
-                    let records = records.lock().expect("no thread panics with the lock");
-                    ended(records.complete(controls));
+                    ended(complete.fetch_add(1, Ordering::Relaxed) + 1);
                 }
             });
         }

@@ -121,10 +121,4 @@ impl Records {
         }
         Ok(missing)
     }
-
-    /// Returns the number of cases with runs of all controls.
-    pub fn complete(&self, controls: &[(String, Control)]) -> usize {
-        let has_all = |case: &&CaseRecord| controls.iter().all(|(name, _)| case.runs.contains_key(name));
-        self.cases.values().filter(has_all).count()
-    }
 }

@@ -116,8 +116,18 @@ const GOALS: &[Goal] = &[
             |own: &Measures, oracle: &Measures| mean(&own.utilization) >= 0.97 * mean(&oracle.utilization);
         all(records, control).against("oracle", is_used)
     }),
-    ("right again ≤ 3 s", Bound::AtLeast(0.85), |records, control| all(records, control).right_within(3.0)),
-    ("right again ≤ 5 s", Bound::AtLeast(0.95), |records, control| all(records, control).right_within(5.0)),
+    ("right again ≤ 3 s, all cases", Bound::AtLeast(0.85), |records, control| {
+        all(records, control).right_within(3.0)
+    }),
+    ("right again ≤ 5 s, all cases", Bound::AtLeast(0.95), |records, control| {
+        all(records, control).right_within(5.0)
+    }),
+    ("right again ≤ 3 s, feasible", Bound::AtLeast(0.85), |records, control| {
+        View::new(records, control, is_feasible).right_within(3.0)
+    }),
+    ("right again ≤ 5 s, feasible", Bound::AtLeast(0.95), |records, control| {
+        View::new(records, control, is_feasible).right_within(5.0)
+    }),
     ("median core queue, ms", Bound::AtMost(10.0), |records, control| {
         all(records, control).median(|own| own.core_wait * 1e3)
     }),
@@ -160,8 +170,7 @@ pub fn text(records: &Records) -> String {
     let lots = records.cases.values().filter(|case| case.features.bottlenecks > 1).count();
     let feasible = records.cases.values().filter(|case| is_feasible(case)).count();
     let mut text = format!(
-        "{cases} cases: {} with one bottleneck, {lots} parking lots; {feasible} are feasible.\n\n## Goals\n\n",
-        cases - lots
+        "{cases} cases, of which {lots} are parking lots and {feasible} are feasible.\n\n## Goals\n\n"
     );
     heading(&mut text, &[&["goal", "bound"], &controls[..]].concat());
     for (name, bound, measure) in GOALS {
