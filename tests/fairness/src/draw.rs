@@ -8,7 +8,7 @@ use netstage_differ::network::*;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-pub const MS: u64 = 1_000_000;
+const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
 /// Number of packets that the bottlenecks of a case carry in one run, unless the run would be shorter than [`SHORTEST`].
 const PACKETS: f64 = 12.5e6;
@@ -29,7 +29,7 @@ const CORE_DELAY: u64 = MS / 2;
 /// Drawn case.
 #[derive(Clone, Debug)]
 pub struct Case {
-    pub index: u64,
+    /// Seed of the simulation, too.
     pub seed: u64,
     /// Scenario without control.
     pub network: Network,
@@ -127,7 +127,6 @@ pub fn case(seed: u64, index: u64) -> Case {
 
     let (bin, duration, spans) = schedule(&mut draw, &mut vpns, &shares);
     let mut case = Case {
-        index,
         seed,
         network: Network {
             duration,

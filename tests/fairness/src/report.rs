@@ -288,6 +288,7 @@ fn number(value: f64) -> String {
     match value.abs() {
         size if size.is_nan() => "–".to_owned(),
         size if size < 10.0 => format!("{value:.3}"),
+        size if size < 100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     }
 }
