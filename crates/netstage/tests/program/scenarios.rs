@@ -90,7 +90,8 @@ fn figures_2_and_3_of_the_i2vfc_paper_are_reproduced() {
 fn the_vpn_papers_figures_are_reproduced() {
     needs::time(3);
     let figures = ["fig3", "fig4", "fig5", "fig6", "direct-windows"];
-    let further = ["best-window", "iscsi", "iscsi-writes", "iscsi-loop", "iscsi-window", "gateways"];
+    let further =
+        ["best-window", "iscsi", "iscsi-writes", "iscsi-loop", "iscsi-limit", "iscsi-window", "gateways"];
     for name in figures.into_iter().chain(further) {
         assert_met(&scenarios().join(format!("papers/vpn-tcp/{name}.toml")));
     }
