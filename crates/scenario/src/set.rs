@@ -42,30 +42,8 @@ impl Setter<'_> {
             *node = self.value.clone();
             return Ok(());
         };
-        let unknown_path = || format!("unknown path `{}`: ", self.path);
         match kind.structure() {
-            Some(ValueKind::Named { of }) => {
-                let Some(table) = node.table_mut() else { return Ok(()) };
-                let mut found = false;
-                let (kind, member) = (of(), describe(&of(), what));
-                for entry in table.entries_mut().iter_mut().filter(|e| matches(segment, &e.key)) {
-                    found = true;
-                    self.descend(&mut entry.node, &kind, rest, &member)?;
-                }
-                if found {
-                    return Ok(());
-                }
-                if self.adds(segment, rest) {
-                    table.insert(segment, self.place, self.value.clone());
-                    return Ok(());
-                }
-                let message = match segment.contains('*') {
-                    true => format!("{}no {what} matches `{segment}`", unknown_path()),
-                    false => format!("{}unknown {what} `{segment}`", unknown_path()),
-                };
-                let names = table.entries().iter().map(|entry| &*entry.key);
-                Err((message, did_you_mean(segment, names)))
-            }
+            Some(ValueKind::Named { of }) => self.descend_named(node, &of(), (segment, rest), what),
             Some(ValueKind::List { of, .. }) => {
                 let TomlValue::Array(items) = &mut node.value else { return Ok(()) };
                 let count = items.len();
@@ -73,13 +51,16 @@ impl Setter<'_> {
                     Some(item) => self.descend(item, &of(), rest, what),
                     None => {
                         let help = format!("indexes start at 0; the list has {count} values");
-                        Err((format!("{}`{segment}` is not an index of {what}", unknown_path()), Some(help)))
+                        Err((
+                            format!("{}`{segment}` is not an index of {what}", self.unknown_path()),
+                            Some(help),
+                        ))
                     }
                 }
             }
             Some(kind) => {
                 let Some(field) = kind.field(segment) else {
-                    let message = format!("{}unknown field `{segment}` in {what}", unknown_path());
+                    let message = format!("{}unknown field `{segment}` in {what}", self.unknown_path());
                     return Err((message, did_you_mean(segment, kind.field_names())));
                 };
                 if matches!(field, ValueKind::Assignments { .. }) {
@@ -91,7 +72,10 @@ impl Setter<'_> {
                 if table.get(segment).is_none() {
                     let adds = matches!(rest, [name] if self.adds(name, &[]));
                     if matches!(field, ValueKind::Named { .. }) && !adds {
-                        return Err((format!("{}the file has no [{segment}.NAME]", unknown_path()), None));
+                        return Err((
+                            format!("{}the file has no [{segment}.NAME]", self.unknown_path()),
+                            None,
+                        ));
                     }
                     if rest.is_empty() {
                         table.insert(segment, self.place, self.value.clone());
@@ -111,8 +95,42 @@ impl Setter<'_> {
                 }
                 Ok(())
             }
-            None => Err((format!("{}`{what}` has no fields", unknown_path()), None)),
+            None => Err((format!("{}`{what}` has no fields", self.unknown_path()), None)),
         }
+    }
+
+    /// Descends to the tables that a segment names, or adds one.
+    fn descend_named(
+        &self,
+        node: &mut TomlNode,
+        kind: &ValueKind,
+        (segment, rest): (&str, &[&str]),
+        what: &str,
+    ) -> Result<(), PathError> {
+        let Some(table) = node.table_mut() else { return Ok(()) };
+        let mut found = false;
+        let member = describe(kind, what);
+        for entry in table.entries_mut().iter_mut().filter(|e| matches(segment, &e.key)) {
+            found = true;
+            self.descend(&mut entry.node, kind, rest, &member)?;
+        }
+        if found {
+            return Ok(());
+        }
+        if self.adds(segment, rest) {
+            table.insert(segment, self.place, self.value.clone());
+            return Ok(());
+        }
+        let message = match segment.contains('*') {
+            true => format!("{}no {what} matches `{segment}`", self.unknown_path()),
+            false => format!("{}unknown {what} `{segment}`", self.unknown_path()),
+        };
+        let names = table.entries().iter().map(|entry| &*entry.key);
+        Err((message, did_you_mean(segment, names)))
+    }
+
+    fn unknown_path(&self) -> String {
+        format!("unknown path `{}`: ", self.path)
     }
 
     /// Returns whether the value is a complete table, which may have a new name.

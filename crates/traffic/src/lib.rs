@@ -162,29 +162,13 @@ impl TrafficEngine {
         let realtime = self.packet_rate <= REALTIME_PACKET_RATE;
         let (duration, interval) = (self.duration, self.interval);
         let awake = IdleStatePrevention::request();
-        let lanes = [(std::mem::take(&mut self.paced), true), (std::mem::take(&mut self.unpaced), false)];
         let mut report =
             AgentReport { node: self.node.clone(), flows: self.blank_results(), ..AgentReport::default() };
+        let lanes = self.event_loops(&mut report);
         let started = thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
             let mut threads = Vec::new();
-            for (members, exact) in lanes {
-                if members.is_empty() {
-                    continue;
-                }
-                let name = match exact {
-                    true => "the thread of scheduled flows",
-                    false => "the thread of its TCP flows and replies",
-                };
-                let cpu = if exact { self.cpu.take() } else { None };
-                let lane = match EventLoop::new(members, exact, cpu) {
-                    Ok(lane) => lane,
-                    Err(error) => {
-                        let fault = format!("could not poll sockets ({error})");
-                        report.void.push(VoidReason::new(name, fault, FaultTime::BeforeStart));
-                        continue;
-                    }
-                };
+            for (lane, exact) in lanes {
                 let sender = sender.clone();
                 let (epoch_sender, epoch_receiver) = mpsc::channel();
                 let thread = scope.spawn(move || {
@@ -196,7 +180,7 @@ impl TrafficEngine {
                     let frame = RunTimes { epoch, duration, interval, stop };
                     (lane.run(frame, &sender, &mut remarks), remarks)
                 });
-                threads.push((epoch_sender, (name, thread)));
+                threads.push((epoch_sender, (lane_name(exact), thread)));
             }
             let quic = std::mem::take(&mut self.quic);
             if !quic.is_empty() {
@@ -204,14 +188,14 @@ impl TrafficEngine {
                 let (epoch_sender, epoch_receiver) = mpsc::channel();
                 let thread = scope.spawn(move || {
                     let Ok(epoch) = epoch_receiver.recv() else { return Default::default() };
-                    quic::run(quic, RunTimes { epoch, duration, interval, stop }, &sender).map_or_else(
-                        |error| {
-                            let fault = format!("stopped ({error})");
-                            let reason = VoidReason::new(QUIC_THREAD, fault, FaultTime::At(epoch.now()));
-                            (Vec::new(), ThreadRemarks::void(reason))
-                        },
-                        |results| (results, ThreadRemarks::default()),
-                    )
+                    let times = RunTimes { epoch, duration, interval, stop };
+                    let results =
+                        quic::run(quic, times, &sender).map(|results| (results, ThreadRemarks::default()));
+                    results.unwrap_or_else(|error| {
+                        let fault = format!("stopped ({error})");
+                        let reason = VoidReason::new(QUIC_THREAD, fault, FaultTime::At(epoch.now()));
+                        (Vec::new(), ThreadRemarks::void(reason))
+                    })
                 });
                 threads.push((epoch_sender, (QUIC_THREAD, thread)));
             }
@@ -243,6 +227,27 @@ impl TrafficEngine {
             report.stopped = true;
         }
         Some(report)
+    }
+
+    /// Creates the loops of the flows with and without a schedule (`true`: with).
+    fn event_loops(&mut self, report: &mut AgentReport) -> Vec<(EventLoop, bool)> {
+        let mut loops = Vec::new();
+        for (members, exact) in
+            [(std::mem::take(&mut self.paced), true), (std::mem::take(&mut self.unpaced), false)]
+        {
+            if members.is_empty() {
+                continue;
+            }
+            let cpu = if exact { self.cpu.take() } else { None };
+            match EventLoop::new(members, exact, cpu) {
+                Ok(lane) => loops.push((lane, exact)),
+                Err(error) => {
+                    let fault = format!("could not poll sockets ({error})");
+                    report.void.push(VoidReason::new(lane_name(exact), fault, FaultTime::BeforeStart));
+                }
+            }
+        }
+        loops
     }
 
     fn add(&mut self, index: usize, task: &FlowTask, assignment: &Assignment) -> Result<(), FlowProblem> {
@@ -329,6 +334,11 @@ impl TrafficEngine {
 
 fn port_of(socket: &Socket) -> u16 {
     socket.local_addr().ok().and_then(|address| address.as_socket()).map_or(0, |address| address.port())
+}
+
+/// Thread of flows with or without a schedule, in reasons why results are void.
+fn lane_name(exact: bool) -> &'static str {
+    if exact { "the thread of scheduled flows" } else { "the thread of its TCP flows and replies" }
 }
 
 /// Thread of QUIC flows, in reasons why results are void.

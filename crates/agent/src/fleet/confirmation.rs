@@ -198,7 +198,6 @@ mod tests {
 
     #[test]
     fn a_receiver_confirms_exactly_the_flows_to_which_it_consents() {
-        netstage_harness::needs::time(10);
         let folder = netstage_harness::TemporaryFolder::new("confirmation");
         let authority = Authority::create(&folder, "lab").unwrap();
         let signer = || {
