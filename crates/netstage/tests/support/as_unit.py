@@ -44,11 +44,12 @@ def delegate():
     mount = next(line.split()[4] for line in open("/proc/self/mountinfo") if " - cgroup2 " in line)
     own = next(line.strip()[3:] for line in open("/proc/self/cgroup") if line.startswith("0::"))
     parent = os.path.join(mount, own.lstrip("/"))
-    # Those of processes that have ended.
-    for path, _, _ in os.walk(parent, topdown=False):
-        if os.path.relpath(path, parent).startswith("as-unit-"):
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+    # Remove the cgroups of processes that have ended. Those of others may be empty, too.
+    for name in os.listdir(parent):
+        if name.startswith("as-unit-") and not os.path.exists(f"/proc/{name.removeprefix('as-unit-')}"):
+            for path, _, _ in os.walk(os.path.join(parent, name), topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
     folder = os.path.join(parent, f"as-unit-{os.getpid()}")
     os.mkdir(folder)
     for name in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"]:
