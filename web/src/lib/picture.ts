@@ -8,7 +8,6 @@ import { Plot } from './plot';
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
 const MODE: Mode = 'light';
 const WIDTH = 860;
-const MOST_NAMES = 60;
 
 export async function chartPicture(chart: Chart, view: View, shown: boolean[]): Promise<Blob> {
   const scale = scaleNeeded();
@@ -18,7 +17,7 @@ export async function chartPicture(chart: Chart, view: View, shown: boolean[]): 
   try {
     // uPlot draws in a microtask.
     await Promise.resolve();
-    const names = chart.traces.filter((t) => shown[t.index]).slice(0, MOST_NAMES);
+    const names = chart.traces.filter((t) => shown[t.index]);
     return compose(chart.figure.title, plot.uplot.ctx.canvas, names.map((t) => ({
       text: fullName(t),
       color: seriesColor(MODE, t.slot),

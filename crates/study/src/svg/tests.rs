@@ -1,5 +1,6 @@
 use super::*;
 use crate::figure::ReferenceLine;
+use netstage_core::rng::RandomStream;
 
 fn drawn(figure: &Figure) -> String {
     let mut text = String::new();
@@ -99,4 +100,42 @@ fn color_denotes_the_position_in_a_group() {
     // Groups of one series differ by color, like series without a group.
     grouped.series.iter_mut().zip("abcd".chars()).for_each(|(series, name)| series.group = name.into());
     assert_ne!(look(&grouped, 0).0, look(&grouped, 1).0);
+}
+
+/// Draws figures of many series, categories and missing values. Each name, bar and cell must be in the picture.
+#[test]
+fn pictures_leave_nothing_out() {
+    let seed = netstage_harness::seed("pictures");
+    for case in 0..200 {
+        let mut random = RandomStream::new(seed, &format!("case.{case}"));
+        let kind = [FigureKind::Line, FigureKind::Bar, FigureKind::Heatmap][random.below(3) as usize];
+        let names = |prefix: &str, count| (0..count).map(|k| format!("{prefix}{k};")).collect::<Vec<_>>();
+        let (columns, rows, lines) = (1 + random.below(12), 1 + random.below(40), 2 + random.below(100));
+        let mut values = |_| -> Vec<Option<f64>> {
+            (0..columns).map(|_| (!random.chance(0.2)).then(|| random.uniform())).collect()
+        };
+        let cells: Vec<_> = (0..rows).map(&mut values).collect();
+        let series = |name| FigureSeries { y: values(0), name, ..FigureSeries::default() };
+        let series: Vec<_> = names("s", lines).into_iter().map(series).collect();
+        let bars = series.iter().flat_map(|series| &series.y).flatten().count();
+        let text = drawn(&Figure {
+            kind,
+            series,
+            cells,
+            categories: names("x", columns),
+            y_categories: names("y", rows),
+            shared_x: Some((0..columns).map(|x| x as f64).collect()),
+            ..Figure::default()
+        });
+        let (expected, shapes) = match kind {
+            FigureKind::Line => (names("s", lines), 0),
+            FigureKind::Bar => ([names("x", columns), names("s", lines)].concat(), bars + lines as usize),
+            _ => ([names("x", columns), names("y", rows)].concat(), (columns * rows) as usize + 48),
+        };
+        let missing: Vec<_> = expected.iter().filter(|name| !text.contains(*name)).collect();
+        assert!(missing.is_empty(), "case {case}: {missing:?} are not in {text}");
+        // The first is the background.
+        let drawn = text.matches("<rect").count() - 1;
+        assert!(kind == FigureKind::Line || drawn == shapes, "case {case}: {drawn} of {shapes} in {text}");
+    }
 }
