@@ -504,6 +504,7 @@ fn each_fault_is_reported() {
     );
     let offload = fault(&|_, near, _| frames(near, 60_000));
     assert!(offload.contains("60014 bytes long) within"), "{offload}");
+    assert!(offload.contains("; disable segmentation offload"), "{offload}");
     let refused = fault(&|_, near, far| {
         frames(near, 1500);
         far.0.borrow_mut().capacity = Some(2);

@@ -27,15 +27,16 @@ struct Collected {
     runs: Vec<f64>,
     /// All values of all runs, for a quantile.
     distribution: Histogram,
-    /// Whether the result of a test is only an upper bound, and whether it is only a lower one.
+    /// A result of a test is an upper bound only.
     has_upper_bound: bool,
+    /// A result of a test is a lower bound only.
     has_lower_bound: bool,
 }
 
 /// Comparison with the values of another cell.
 struct CellComparison {
     is_above: bool,
-    /// Whether a difference with an interval needs more runs.
+    /// The interval of the difference needs more runs.
     needs_runs: bool,
     description: String,
 }

@@ -168,19 +168,19 @@ impl TrafficEngine {
         let started = thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
             let mut threads = Vec::new();
-            for (lane, exact) in lanes {
+            for (lane, name) in lanes {
                 let sender = sender.clone();
                 let (epoch_sender, epoch_receiver) = mpsc::channel();
                 let thread = scope.spawn(move || {
                     let mut remarks = ThreadRemarks::default();
-                    if exact && realtime {
+                    if realtime && name == SCHEDULED_THREAD {
                         remarks.warnings.extend(Grants::request(Rank::Traffic).advice());
                     }
                     let Ok(epoch) = epoch_receiver.recv() else { return (Vec::new(), remarks) };
                     let frame = RunTimes { epoch, duration, interval, stop };
                     (lane.run(frame, &sender, &mut remarks), remarks)
                 });
-                threads.push((epoch_sender, (lane_name(exact), thread)));
+                threads.push((epoch_sender, (name, thread)));
             }
             let quic = std::mem::take(&mut self.quic);
             if !quic.is_empty() {
@@ -229,21 +229,20 @@ impl TrafficEngine {
         Some(report)
     }
 
-    /// Creates the loops of the flows with and without a schedule (`true`: with).
-    fn event_loops(&mut self, report: &mut AgentReport) -> Vec<(EventLoop, bool)> {
+    /// Creates the loops of the flows with and without a schedule, each with the name of its thread.
+    fn event_loops(&mut self, report: &mut AgentReport) -> Vec<(EventLoop, &'static str)> {
         let mut loops = Vec::new();
-        for (members, exact) in
-            [(std::mem::take(&mut self.paced), true), (std::mem::take(&mut self.unpaced), false)]
-        {
+        let scheduled = (std::mem::take(&mut self.paced), SCHEDULED_THREAD, self.cpu.take());
+        let unscheduled = (std::mem::take(&mut self.unpaced), UNSCHEDULED_THREAD, None);
+        for (members, name, cpu) in [scheduled, unscheduled] {
             if members.is_empty() {
                 continue;
             }
-            let cpu = if exact { self.cpu.take() } else { None };
-            match EventLoop::new(members, exact, cpu) {
-                Ok(lane) => loops.push((lane, exact)),
+            match EventLoop::new(members, name == SCHEDULED_THREAD, cpu) {
+                Ok(lane) => loops.push((lane, name)),
                 Err(error) => {
                     let fault = format!("could not poll sockets ({error})");
-                    report.void.push(VoidReason::new(lane_name(exact), fault, FaultTime::BeforeStart));
+                    report.void.push(VoidReason::new(name, fault, FaultTime::BeforeStart));
                 }
             }
         }
@@ -336,12 +335,9 @@ fn port_of(socket: &Socket) -> u16 {
     socket.local_addr().ok().and_then(|address| address.as_socket()).map_or(0, |address| address.port())
 }
 
-/// Thread of flows with or without a schedule, in reasons why results are void.
-fn lane_name(exact: bool) -> &'static str {
-    if exact { "the thread of scheduled flows" } else { "the thread of its TCP flows and replies" }
-}
-
-/// Thread of QUIC flows, in reasons why results are void.
+/// Threads, in reasons why results are void.
+const SCHEDULED_THREAD: &str = "the thread of scheduled flows";
+const UNSCHEDULED_THREAD: &str = "the thread of its TCP flows and replies";
 const QUIC_THREAD: &str = "the thread of QUIC flows";
 
 /// Remarks of a thread about its results.

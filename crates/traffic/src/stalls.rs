@@ -30,7 +30,7 @@ impl StallObserver {
 
     /// Returns the reason why the results of the run are void, if they are.
     pub fn void_reason(&self) -> Option<VoidReason> {
-        self.stalls.void_reason("the thread of its TCP flows and replies", self.duration)
+        self.stalls.void_reason(crate::UNSCHEDULED_THREAD, self.duration)
     }
 }
 

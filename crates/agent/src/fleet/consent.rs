@@ -38,7 +38,11 @@ impl ConsentTerms {
         ConsentTerms { run, flow: flow.id, source, destination, rate, duration }
     }
 
-    /// Returns the terms of what one end of a service is sent by the other.
+    /// Returns the terms of what this end of a service sends to the other.
+    pub fn sent_by_service(run: u64, service: &ServiceTask, duration: Duration) -> ConsentTerms {
+        ConsentTerms::of_service(run, service, false, duration)
+    }
+
     fn of_service(run: u64, service: &ServiceTask, is_received: bool, duration: Duration) -> ConsentTerms {
         let (own, other) = (service.local_endpoint(), service.remote_endpoint());
         let (source, destination) = if is_received { (other, own) } else { (own, other) };

@@ -46,7 +46,7 @@ pub struct PolicyGuard {
     consents: Mutex<Vec<Consent>>,
     /// Confirms the consents that were given last.
     responder: Mutex<Option<ConsentResponder>>,
-    /// Whether the kernel enforces what the policy limits. It does not if that is nothing.
+    /// Whether the kernel enforces the limits of the policy; false if it has none.
     is_enforced: bool,
     /// Group of the threads of runs, until the end of the agent.
     egress: Mutex<Option<Arc<EgressGroup>>>,
@@ -159,11 +159,8 @@ impl PolicyGuard {
         });
         let services = assignment.services.iter().map(|task| {
             let (own, other) = (task.local_endpoint().ip(), task.remote_endpoint());
-            let mut sent = ConsentTerms::sent(run, assignment);
-            let terms = sent.find(|terms| (terms.flow, terms.destination) == (task.id, other));
-            let agrees = |consent: &Consent| {
-                terms.as_ref().is_some_and(|terms| consent::covers(consent, &self.authority, terms))
-            };
+            let terms = ConsentTerms::sent_by_service(run, task, duration);
+            let agrees = |consent: &Consent| consent::covers(consent, &self.authority, &terms);
             ServiceRequest {
                 name: &task.name,
                 kind: task.task.program().name(),

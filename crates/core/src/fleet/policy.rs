@@ -97,9 +97,9 @@ pub struct FlowRequest<'a> {
     pub name: &'a str,
     /// Role of this end.
     pub role: FlowRole,
-    /// Whether this end sends anything to the peer, as senders do, and receivers that acknowledge or answer.
+    /// Whether this end sends to the peer: data, acknowledgments or answers.
     pub sends: bool,
-    /// Whether this end sends data of its own when the peer asks for it, such as a server.
+    /// Whether this end sends data at the request of the peer, as a server does.
     pub responds: bool,
     /// Address of the peer.
     pub peer: IpAddr,

@@ -2,14 +2,11 @@
 //! network; scenarios run on them; failures.
 
 use crate::support::fleet::{Fleet, LIMIT};
-use crate::support::network::{address, default_route, join};
 use crate::support::{TemporaryFolder, TestProcess, output_text, within};
 use netstage_core::rng::RandomStream;
 use netstage_harness::needs;
 use netstage_harness::scenario::network;
 use netstage_host::netns::Namespace;
-use netstage_host::netns::netlink::Netlink;
-use netstage_host::netns::routes::StaticRoute;
 use netstage_host::prometheus::scheme;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -87,21 +84,7 @@ impl Deref for FleetNetwork {
 impl FleetNetwork {
     fn new(name: &str) -> FleetNetwork {
         let fleet = Fleet::new(name, &AGENTS);
-        let core = Namespace::new().unwrap();
-        core.sysctl("net/ipv4/ip_forward", "1").unwrap();
-        for (index, host) in fleet.hosts.iter().enumerate() {
-            let number = index as u8 + 1;
-            let far = format!("d{number}");
-            join((host, "data", 30 + number), (&core, &far, 40 + number));
-            let mut links = Netlink::open(host).unwrap();
-            links.add_address("data", address(&format!("10.1.{number}.2")), 24).unwrap();
-            let gateway = format!("10.1.{number}.1");
-            let mut core_links = Netlink::open(&core).unwrap();
-            core_links.add_address(&far, address(&gateway), 24).unwrap();
-            let route =
-                StaticRoute { destination: (address("10.1.0.0"), 16), ..default_route(&gateway, "data") };
-            links.add_route(&route).unwrap();
-        }
+        let core = fleet.join_by_router();
         fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
         fs::write(fleet.folder.join("three.toml"), scenario()).unwrap();
         FleetNetwork { fleet, _core: core }

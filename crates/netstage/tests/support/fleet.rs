@@ -1,11 +1,12 @@
 //! Fleet in namespaces: the controller's host, the agents' hosts, and a management network between them.
 #![allow(dead_code)]
 
-use super::network::{address, join};
+use super::network::{address, default_route, join};
 use super::{PROGRAM, TemporaryFolder, TestProcess, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
+use netstage_host::netns::routes::StaticRoute;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -49,6 +50,25 @@ impl Fleet {
         let fleet = Fleet { hub, hosts, names: names.to_vec(), folder: TemporaryFolder::new(name) };
         fleet.succeed(&["fleet", "init", "--name", "lab"]);
         fleet
+    }
+
+    /// Joins the hosts by a router. The host of agent N (from 1) has address 10.1.N.2 on interface `data`, and the
+    /// router `dN`.
+    pub fn join_by_router(&self) -> Namespace {
+        let router = Namespace::new().unwrap();
+        router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+        for (number, host) in (1..).zip(&self.hosts) {
+            let far = format!("d{number}");
+            join((host, "data", 30 + number), (&router, &far, 40 + number));
+            let mut links = Netlink::open(host).unwrap();
+            links.add_address("data", address(&format!("10.1.{number}.2")), 24).unwrap();
+            let gateway = format!("10.1.{number}.1");
+            Netlink::open(&router).unwrap().add_address(&far, address(&gateway), 24).unwrap();
+            let route =
+                StaticRoute { destination: (address("10.1.0.0"), 16), ..default_route(&gateway, "data") };
+            links.add_route(&route).unwrap();
+        }
+        router
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {

@@ -108,6 +108,15 @@ fn add_rate(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, (l
     session.add_value(Metric::TestLineShare, &probe.subject, load.0 / line);
 }
 
+/// Adds the verdict that the tester cannot send more than this load.
+fn add_tester_limit(session: &mut TestSession, probe: &FrameProbe, limit: OfferedLoad) {
+    let limit = megabits(bits(limit, probe.frame));
+    session.add_verdict(format!(
+        "{}: the tester cannot send more than {limit}; the capacity may be higher",
+        probe.subject
+    ));
+}
+
 /// Adds the findings of the delays, if known. They may be too long by up to `error`.
 fn delays(session: &mut TestSession, subject: &str, delays: Option<DelayStatistics>, error: Duration) {
     let Some(delays) = delays else { return };

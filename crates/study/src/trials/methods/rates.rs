@@ -1,6 +1,6 @@
 //! Rate searches that tolerate loss: MLRsearch (RFC 9971), and the plateau of the received rate.
 
-use super::{FrameProbe, add_rate, bits, maximum, megabits, pauses, short_trials, void};
+use super::{FrameProbe, add_rate, add_tester_limit, bits, maximum, megabits, pauses, short_trials, void};
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::mlrsearch::{Goal, IrregularReason, MlrConfig, MlrSearch};
 use netstage_core::measure::plateau::{Plateau, PlateauConfig, PlateauError};
@@ -49,7 +49,17 @@ pub fn mlrsearch(
             if goal.conditional_throughput.is_none() {
                 return Err(void(session, subject, &found.faults));
             }
-            add_tester_verdict(session, probe, goal.upper, found.tester_limit);
+            match (found.tester_limit, goal.upper) {
+                (Some(limit), _) => add_tester_limit(session, probe, limit),
+                (None, upper) => {
+                    let open = upper.map_or("higher".into(), |load| {
+                        format!("up to {}", megabits(bits(load, probe.frame)))
+                    });
+                    session.add_verdict(format!(
+                        "{subject}: the tester could not keep its schedule; the capacity may be {open}"
+                    ));
+                }
+            }
         }
     }
     let bound = |load: Option<OfferedLoad>| load.map_or(f64::NAN, |load| load.0);
@@ -73,25 +83,6 @@ pub fn plateau(
         session.add_value_within(Metric::TestPlateau, &probe.subject, value, (value - half, value + half));
     }
     Ok(())
-}
-
-/// Adds the verdict about a search that the tester ended before both bounds were close.
-fn add_tester_verdict(
-    session: &mut TestSession,
-    probe: &FrameProbe,
-    upper: Option<OfferedLoad>,
-    limit: Option<OfferedLoad>,
-) {
-    let rate = |load: OfferedLoad| megabits(bits(load, probe.frame));
-    let open = match upper {
-        Some(upper) => format!("may be up to {}", rate(upper)),
-        None => "may be higher".into(),
-    };
-    let cause = match limit {
-        Some(limit) => format!("cannot send more than {}", rate(limit)),
-        None => "could not keep its schedule".into(),
-    };
-    session.add_verdict(format!("{}: the tester {cause}; the throughput {open}", probe.subject));
 }
 
 /// Searches for the plateau and returns its load and half of its interval, or `None` if there is no plateau.

@@ -1,6 +1,9 @@
 //! RFC 2544 and RFC 9004: throughput, latency, frame loss and back-to-back bursts.
 
-use super::{FrameProbe, add_loss, add_rate, bits, delays, maximum, megabits, pauses, short_trials, void};
+use super::{
+    FrameProbe, add_loss, add_rate, add_tester_limit, bits, delays, maximum, megabits, pauses, short_trials,
+    void,
+};
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::rfc2544::{
     BackToBack, BackToBackConfig, Deviation, FrameLoss, FrameLossConfig, Latency, LatencyConfig, Throughput,
@@ -42,10 +45,7 @@ pub fn throughput(
         ));
     }
     if let Some(limit) = found.tester_limit {
-        let limit = megabits(bits(limit, probe.frame));
-        session.add_verdict(format!(
-            "{subject}: the tester cannot send more than {limit}; the capacity may be higher"
-        ));
+        add_tester_limit(session, probe, limit);
     }
     if found.throughput.is_none() {
         session.add_verdict(format!("{subject}: every trial had loss, down to the resolution of the search"));

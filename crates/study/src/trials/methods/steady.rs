@@ -1,6 +1,6 @@
 //! Highest steady rate: without loss and without growing delay.
 
-use super::{FrameProbe, add_rate, bits, delays, maximum, megabits, pauses, void};
+use super::{FrameProbe, add_rate, add_tester_limit, bits, delays, maximum, megabits, pauses, void};
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::steady::{Steady, SteadyConfig, SteadyVerdict};
 use netstage_core::measure::trial::{CountedLayer, FaultTolerance, OfferedLoad};
@@ -53,10 +53,7 @@ pub fn run(
         session.add_verdict(format!("{subject}: at {} {why}", rate(load)));
     }
     if let Some(limit) = found.tester_limit {
-        session.add_verdict(format!(
-            "{subject}: the tester cannot send more than {}; the capacity may be higher",
-            rate(limit)
-        ));
+        add_tester_limit(session, probe, limit);
     }
     if found.rate.is_none() {
         let lowest = load(low).0.max(load(step).0);
