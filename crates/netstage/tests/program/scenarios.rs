@@ -91,7 +91,7 @@ fn the_vpn_papers_figures_are_reproduced() {
     needs::time(3);
     let figures = ["fig3", "fig4", "fig5", "fig6", "direct-windows"];
     let further =
-        ["best-window", "iscsi", "iscsi-writes", "iscsi-loop", "iscsi-limit", "iscsi-window", "gateways"];
+        ["best-window", "iscsi", "iscsi-writes", "iscsi-loop", "iscsi-delays", "iscsi-window", "gateways"];
     for name in figures.into_iter().chain(further) {
         assert_met(&scenarios().join(format!("papers/vpn-tcp/{name}.toml")));
     }

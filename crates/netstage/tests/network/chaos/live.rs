@@ -49,10 +49,11 @@ fn limit(case: &Case, router: &Namespace) {
     if case.loss > 0.0 {
         let mut rules = Command::new("nft");
         rules.arg(format!(
-            "table ip line {{ chain loss {{ type filter hook forward priority 0; ip daddr 10.1.2.2 meta l4proto udp \
-             numgen random mod 1000000 < {:.0} drop; }} }}",
+            "table ip line {{\nchain loss {{\ntype filter hook forward priority 0;\n\
+             ip daddr 10.1.2.2 meta l4proto udp numgen random mod 1000000 < {:.0} drop\n}}\n}}",
             case.loss * 1e6
         ));
+        rules.stderr(Stdio::piped());
         let output = TestProcess::spawn_in(router, rules).output();
         assert!(output.status.success(), "{}", output_text(&output));
     }
