@@ -425,8 +425,7 @@ impl fmt::Display for Case {
 fn judge(result: &Value, is_harmed: bool, error: impl FnOnce(&Value) -> Option<String>) -> Answer {
     if result["error"].is_object() {
         let message = result["error"]["message"].to_string();
-        let is_named = is_harmed && ["agent", "node."].iter().any(|name| message.contains(name));
-        return if is_named { Answer::Failed(message) } else { Answer::Wrong(message) };
+        return if is_harmed && names_agent(&message) { Answer::Failed(message) } else { Answer::Wrong(message) };
     }
     let record = &result["record"];
     let texts = |value: &Value| -> Vec<String> {
@@ -434,7 +433,7 @@ fn judge(result: &Value, is_harmed: bool, error: impl FnOnce(&Value) -> Option<S
     };
     let (failures, reasons) = (texts(&record["failures"]), texts(&record["void"]));
     if let Some(failure) = failures.first() {
-        return match is_harmed && failures.iter().any(|failure| failure.contains("node.")) {
+        return match is_harmed && failures.iter().any(|failure| names_agent(failure)) {
             true => Answer::Failed(failure.clone()),
             false => Answer::Wrong(format!("failures without a fault of an agent: {failures:?}")),
         };
@@ -452,6 +451,11 @@ fn judge(result: &Value, is_harmed: bool, error: impl FnOnce(&Value) -> Option<S
         None => Answer::Right,
         Some(error) => Answer::Wrong(format!("{error}; warnings: {}", record["warnings"])),
     }
+}
+
+/// Returns whether a message names the agent that failed.
+fn names_agent(message: &str) -> bool {
+    ["agent ", "node."].iter().any(|name| message.contains(name))
 }
 
 /// Processes of a run that can be disturbed.
