@@ -1,14 +1,13 @@
 //! A VPN flow at its ingress PE: its queue, its window and its path estimates.
 
-use super::estimator::{LossEstimator, RoundTripEstimator};
+use super::estimator::LossEstimator;
+use super::feedback::{Counters, Feedback};
 use super::management::{Query, Reply};
 use super::parameters::{self, Basis, Parameters};
 use super::{Decrease, I2vfcConfig, SilenceAction, WeightReference};
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
-/// Time without a reply, with packets in flight, after which the window shrinks; at least four round trips.
-const SILENCE: Duration = Duration::from_secs(1);
 /// Interval between queries of an idle VPN flow, which keep its round trip up to date.
 const IDLE_PROBE: Duration = Duration::from_secs(1);
 /// Minimum interval between probes for packets in flight, regardless of the round trip.
@@ -18,10 +17,6 @@ pub const REFERENCE_AGE: Duration = Duration::from_secs(5);
 
 /// Growth of the window per confirmed packet before the first loss, while the window is the limit.
 const PROBING_INCREASE: f64 = 0.5;
-
-/// Number of consecutive replies with an impossible count after which the egress PE is assumed to have
-/// restarted.
-const RESTARTED_AFTER: u8 = 3;
 
 /// A packet that a VPN flow sends to the core.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,25 +38,6 @@ pub struct PublishedReference {
     pub decrease: f64,
 }
 
-/// Cumulative counters of a VPN flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Data packets sent to the core.
-    pub sent: u64,
-    /// Data packets confirmed by the egress PE.
-    pub received: u64,
-    /// Data packets lost in the core, according to the replies.
-    pub lost: u64,
-    /// Data packets dropped because the queue was full.
-    pub queue_drops: u64,
-    /// Management packets sent.
-    pub queries: u64,
-    /// Replies ignored because they were replayed or impossible.
-    pub bad_replies: u64,
-    /// Number of times the egress PE was silent for too long.
-    pub silences: u64,
-}
-
 /// A VPN flow under window control.
 ///
 /// Call [`handle_packet`](Ingress::handle_packet), [`handle_reply`](Ingress::handle_reply) or
@@ -77,36 +53,16 @@ pub struct Ingress<P> {
     weight: f64,
     /// Minimum rate in packets per second that the window always permits; zero if there is none.
     minimum: f64,
-    round_trip: RoundTripEstimator,
+    feedback: Feedback,
     loss: LossEstimator,
-    counters: Counters,
-    /// Packets confirmed or given up by the newest reply, which are those sent before its query.
-    settled: u64,
     /// Window before the egress PE fell silent, minus one decrease; zero after a loss has shown that the
     /// path carries less. Up to this value the window grows as fast as before its first loss.
     regain: f64,
-    /// Whether the egress PE fell silent and has not answered since.
-    is_lapsed: bool,
     /// Packets sent when the window last shrank; losses before that belong to the same event.
     recovery: u64,
     /// Whether the window has kept a packet waiting since the last reply. Waiting because of pacing does
     /// not let the window grow; docs/i2vfc.md has the measurements.
     blocked: bool,
-    /// Data packets sent since the last query.
-    since_query: u32,
-    /// Sequence number of the next query, and the one after the newest answered query.
-    next_sequence: u32,
-    answered: u32,
-    /// Marked packets according to the newest reply.
-    marked: u64,
-    /// Packets missing from the count of a restarted egress PE.
-    received_offset: u64,
-    /// Consecutive replies with an impossible count.
-    impossible: u8,
-    last_query: Instant,
-    /// Time of the first query since the last reply; `NEVER` if there was none.
-    unanswered_since: Instant,
-    last_progress: Instant,
     next_paced: Instant,
 }
 
@@ -125,23 +81,11 @@ impl<P> Ingress<P> {
             parameters: Parameters { increase: config.increase, decrease, infeasible: false },
             weight,
             minimum: 0.0,
-            round_trip: RoundTripEstimator::default(),
+            feedback: Feedback::default(),
             loss: LossEstimator::new(config.loss_measure),
-            counters: Counters::default(),
-            settled: 0,
             regain: 0.0,
-            is_lapsed: false,
             recovery: 0,
             blocked: false,
-            since_query: 0,
-            next_sequence: 0,
-            answered: 0,
-            marked: 0,
-            received_offset: 0,
-            impossible: 0,
-            last_query: Instant::ZERO,
-            unanswered_since: Instant::NEVER,
-            last_progress: Instant::ZERO,
             next_paced: Instant::ZERO,
         }
     }
@@ -149,7 +93,8 @@ impl<P> Ingress<P> {
     /// Loads the cache lines that the handling of a packet or a reply needs.
     #[inline]
     pub fn load(&self) {
-        let lines = [self.counters.sent, self.last_query.0, self.next_paced.0, self.loss.events()];
+        let feedback = [self.feedback.counters.sent, self.feedback.last_query().0];
+        let lines = (feedback, self.next_paced.0, self.loss.events());
         core::hint::black_box((lines, self.window, self.weight, self.queue.front().is_some()));
     }
 
@@ -165,7 +110,7 @@ impl<P> Ingress<P> {
     #[inline]
     pub fn handle_packet(&mut self, config: &I2vfcConfig, packet: P) -> Result<(), P> {
         if self.queue.len() >= config.queue as usize {
-            self.counters.queue_drops += 1;
+            self.feedback.counters.queue_drops += 1;
             return Err(packet);
         }
         self.queue.push_back(packet);
@@ -183,57 +128,22 @@ impl<P> Ingress<P> {
         now: Instant,
         reply: &Reply,
     ) {
-        let query = reply.query;
-        let fresh = self.next_sequence.wrapping_sub(query.sequence).wrapping_sub(1)
-            < self.next_sequence.wrapping_sub(self.answered);
-        if !fresh || query.sent_at > now || query.packets_sent > self.counters.sent {
-            self.counters.bad_replies += 1;
-            return;
-        }
-        let mut received = reply.packets_received.wrapping_add(self.received_offset);
-        if !(self.counters.received..=query.packets_sent).contains(&received) {
-            self.counters.bad_replies += 1;
-            self.impossible += 1;
-            if self.impossible < RESTARTED_AFTER {
-                return;
-            }
-            // A single such reply is an error or an attack; several in a row come from a PE that restarted
-            // and counts from zero. No loss is known since the restart.
-            received = query.packets_sent.saturating_sub(self.counters.lost).max(self.counters.received);
-            self.received_offset = received.wrapping_sub(reply.packets_received);
-        }
-        self.impossible = 0;
-        self.answered = query.sequence.wrapping_add(1);
-        self.round_trip.sample(now.since(query.sent_at) - reply.residence_time);
-        self.last_progress = now;
-        self.unanswered_since = Instant::NEVER;
-
-        let confirmed = received - self.counters.received;
-        let settled = query.packets_sent.saturating_sub(self.settled);
-        // A restarted PE may answer a query that is older than the packets already known to be received.
-        let lost = query.packets_sent.saturating_sub(received).saturating_sub(self.counters.lost);
-        self.counters.received = received;
-        self.counters.lost += lost;
-        self.settled = self.settled.max(query.packets_sent);
-        self.loss.sample(settled, lost);
-        // A restarted egress PE also counts marks from zero.
-        let marked = reply.packets_marked.saturating_sub(self.marked);
-        self.marked = reply.packets_marked;
-
-        if core::mem::take(&mut self.is_lapsed) {
+        let Some(report) = self.feedback.handle_reply(now, reply) else { return };
+        self.loss.sample(report.settled, report.lost);
+        if report.ends_silence {
             // All losses during the silence belong to it, and the silence has already shrunk the window.
-            self.recovery = self.counters.sent;
+            self.recovery = self.feedback.counters.sent;
         }
-        if lost > 0 || (marked > 0 && config.marks_are_losses) {
-            if query.packets_sent > self.recovery {
+        if report.lost > 0 || (report.marked > 0 && config.marks_are_losses) {
+            if report.packets_sent > self.recovery {
                 self.regain = 0.0;
                 self.shrink(config);
             }
         } else if self.blocked {
             self.window += if self.probing || self.window < self.regain {
-                PROBING_INCREASE * confirmed as f64
+                PROBING_INCREASE * report.confirmed as f64
             } else {
-                self.parameters.increase * confirmed as f64 / self.window
+                self.parameters.increase * report.confirmed as f64 / self.window
             };
         }
         self.blocked = false;
@@ -255,18 +165,11 @@ impl<P> Ingress<P> {
 
     /// Handles the expiry of [`poll_timeout`](Ingress::poll_timeout).
     pub fn handle_timeout(&mut self, config: &I2vfcConfig, now: Instant) {
-        let silence = SILENCE.max(Duration::from_secs_f64(4.0 * self.round_trip.seconds()));
-        if self.in_flight() > 0 && now.since(self.last_progress) >= silence {
-            // No reply for the packets in flight: count them as lost, once, and continue.
-            self.counters.silences += 1;
-            self.settled = self.counters.sent;
-            // With fail-open the window stays; losses are counted when replies arrive again.
-            if config.silence.action != SilenceAction::Open {
-                self.regain = self.regain.max(self.window * (1.0 - self.parameters.decrease));
-                self.shrink(config);
-            }
-            self.is_lapsed = true;
-            self.last_progress = now;
+        // The packets in flight count as lost, once. With fail-open the window stays; losses are counted when
+        // replies arrive again.
+        if self.feedback.gives_up(now) && config.silence.action != SilenceAction::Open {
+            self.regain = self.regain.max(self.window * (1.0 - self.parameters.decrease));
+            self.shrink(config);
         }
     }
 
@@ -285,8 +188,8 @@ impl<P> Ingress<P> {
         now: Instant,
         earliest: Instant,
     ) -> Option<IngressTransmit<P>> {
-        if self.since_query >= config.report_every || self.must_probe(config, now) {
-            return Some(IngressTransmit::Query(self.query(now)));
+        if self.feedback.since_query() >= config.report_every || self.must_probe(config, now) {
+            return Some(IngressTransmit::Query(self.feedback.query(now)));
         }
         if self.queue.is_empty() || self.is_stopped(config) {
             return None;
@@ -299,22 +202,18 @@ impl<P> Ingress<P> {
             if now < self.next_paced {
                 return None;
             }
-            let gap = Duration::from_secs_f64(self.round_trip.seconds() / self.window);
+            let gap = Duration::from_secs_f64(self.round_trip() / self.window);
             self.next_paced = self.next_paced.max(earliest) + gap;
         }
         let packet = self.queue.pop_front()?;
-        if self.in_flight() == 0 {
-            self.last_progress = now;
-        }
-        self.counters.sent += 1;
-        self.since_query += 1;
+        self.feedback.sent(now);
         Some(IngressTransmit::Data(packet))
     }
 
     /// Returns the time of the next [`handle_timeout`](Ingress::handle_timeout) and poll.
     #[inline]
     pub fn poll_timeout(&self, config: &I2vfcConfig) -> Instant {
-        let probe = self.last_query + self.probe_interval(config);
+        let probe = self.feedback.last_query() + self.probe_interval(config);
         let waits_for_pace =
             config.pacing && !self.queue.is_empty() && !self.is_closed(config) && !self.is_stopped(config);
         if waits_for_pace { self.next_paced.min(probe) } else { probe }
@@ -340,13 +239,13 @@ impl<P> Ingress<P> {
 
     #[inline]
     fn is_silent(&self, config: &I2vfcConfig) -> bool {
-        self.last_query.since(self.unanswered_since) >= config.silence.after
+        self.feedback.is_silent(config.silence.after)
     }
 
     /// Returns the time of the first unanswered query, if the egress PE has been silent for longer than
     /// [`Silence::after`](super::Silence::after).
     pub fn silent_since(&self, config: &I2vfcConfig) -> Option<Instant> {
-        self.is_silent(config).then_some(self.unanswered_since)
+        self.is_silent(config).then(|| self.feedback.unanswered_since())
     }
 
     /// Returns the minimum window: the packets in flight at the minimum rate, plus those not yet reported on.
@@ -354,7 +253,7 @@ impl<P> Ingress<P> {
         if self.minimum == 0.0 {
             return 1.0;
         }
-        self.minimum * self.round_trip.seconds() + f64::from(config.report_every) + 1.0
+        self.minimum * self.round_trip() + f64::from(config.report_every) + 1.0
     }
 
     /// Returns whether a query must be sent early, so that the window never stalls for lack of a report:
@@ -362,9 +261,9 @@ impl<P> Ingress<P> {
     /// when idle.
     #[inline]
     fn must_probe(&self, config: &I2vfcConfig, now: Instant) -> bool {
-        let since = now.since(self.last_query);
+        let since = now.since(self.feedback.last_query());
         // Most queries are sent in time because of the packet count, so the probe interval is computed last.
-        (self.is_closed(config) && self.since_query > 0 && self.next_sequence == self.answered)
+        (self.is_closed(config) && self.feedback.since_query() > 0 && self.feedback.is_answered())
             || (since >= SHORTEST_PROBE && since >= self.probe_interval(config))
     }
 
@@ -373,7 +272,7 @@ impl<P> Ingress<P> {
         if self.in_flight() == 0 {
             return IDLE_PROBE;
         }
-        match self.round_trip.overdue() {
+        match self.feedback.round_trip().overdue() {
             Duration::ZERO => IDLE_PROBE / 4,
             // A closed window needs the report; an open one can wait longer.
             overdue if self.is_closed(config) => overdue.max(SHORTEST_PROBE),
@@ -381,22 +280,11 @@ impl<P> Ingress<P> {
         }
     }
 
-    #[inline]
-    fn query(&mut self, now: Instant) -> Query {
-        let query = Query { sequence: self.next_sequence, sent_at: now, packets_sent: self.counters.sent };
-        self.next_sequence = self.next_sequence.wrapping_add(1);
-        self.counters.queries += 1;
-        self.since_query = 0;
-        self.last_query = now;
-        self.unanswered_since = self.unanswered_since.min(now);
-        query
-    }
-
     fn shrink(&mut self, config: &I2vfcConfig) {
         self.probing = false;
         self.loss.event();
         self.window = (self.window * (1.0 - self.parameters.decrease)).max(self.min_window(config));
-        self.recovery = self.counters.sent;
+        self.recovery = self.feedback.counters.sent;
     }
 
     fn update_parameters(
@@ -419,7 +307,7 @@ impl<P> Ingress<P> {
 
     /// Returns the values to publish if this flow is a reference; `None` before its first round trip.
     pub fn publish(&self, now: Instant) -> Option<PublishedReference> {
-        (self.round_trip.seconds() > 0.0).then(|| PublishedReference {
+        (self.round_trip() > 0.0).then(|| PublishedReference {
             at: now,
             basis: self.basis(),
             decrease: self.parameters.decrease,
@@ -429,7 +317,7 @@ impl<P> Ingress<P> {
     fn basis(&self) -> Basis {
         Basis {
             weight: self.weight,
-            round_trip: self.round_trip.seconds(),
+            round_trip: self.round_trip(),
             loss: self.loss.rate().map(|rate| (rate, self.loss.events())),
         }
     }
@@ -437,7 +325,7 @@ impl<P> Ingress<P> {
     /// Returns the number of packets sent and neither confirmed nor given up.
     #[inline]
     pub fn in_flight(&self) -> u64 {
-        self.counters.sent - self.settled
+        self.feedback.in_flight()
     }
 
     /// Returns the window in packets.
@@ -452,7 +340,7 @@ impl<P> Ingress<P> {
 
     /// Returns the smoothed round trip in seconds; zero before the first reply.
     pub fn round_trip(&self) -> f64 {
-        self.round_trip.seconds()
+        self.feedback.round_trip().seconds()
     }
 
     /// Returns the loss rate by the configured measure.
@@ -468,7 +356,7 @@ impl<P> Ingress<P> {
 
     /// Returns the counters.
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.feedback.counters
     }
 }
 

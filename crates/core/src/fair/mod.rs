@@ -5,6 +5,7 @@
 
 pub mod allocation;
 pub mod estimator;
+pub mod feedback;
 pub mod ingress;
 pub mod management;
 pub mod parameters;
