@@ -84,7 +84,7 @@ impl ControlledPath {
                     IngressTransmit::Data(_) => self.egress.handle_packet(1500, false),
                     IngressTransmit::Query(query) => {
                         if !self.stream.chance(self.management_loss) {
-                            let reply = self.egress.handle_query(query);
+                            let reply = self.egress.handle_query(query, self.now);
                             self.to_ingress.push_back((self.now + self.one_way, reply));
                         }
                     }
@@ -269,6 +269,7 @@ fn replayed_and_impossible_replies_are_counted_and_ignored() {
         packets_received,
         packets_marked: 0,
         residence_time: Duration::ZERO,
+        transit: 0,
     };
     let forged = [
         reply(Query { sequence: 0, ..valid }, counters.sent),
@@ -329,6 +330,7 @@ proptest! {
                 packets_received: near(received, counters.sent),
                 packets_marked: 0,
                 residence_time: Duration(near(held, 0)),
+                transit: held as i64,
             };
             path.ingress.handle_reply(&path.config, None, path.now, &reply);
             prop_assert!(path.ingress.window().is_finite() && path.ingress.window() >= 1.0);

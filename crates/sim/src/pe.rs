@@ -4,7 +4,7 @@
 use crate::bins::{BinnedSum, Grid};
 use crate::packet::SimulatedPacket;
 use netstage_core::edge::{EdgeRecorder, ProviderEdge};
-use netstage_core::fair::{Egress, I2vfcConfig, Ingress, VpnControl, WeightReference};
+use netstage_core::fair::{Egress, I2vfcConfig, Ingress, PacedFlow, VpnControl, WeightReference};
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::plan::{self, Plan};
@@ -107,6 +107,11 @@ impl VpnState {
     /// Returns the number of packets waiting at the ingress PE.
     pub fn queue_len(&self) -> u64 {
         self.queue_len
+    }
+
+    /// Returns the VPN's state under rate consensus, if it has one.
+    pub fn paced<'a>(&self, pes: &'a [Pe]) -> Option<&'a PacedFlow<SimulatedPacket>> {
+        pes[self.pe as usize].flows.paced(self.flow as usize)
     }
 
     /// Returns the VPN's window control, if it has one.

@@ -50,7 +50,12 @@ impl Samples {
                     ingress.counters().lost as f64,
                 ]
             });
-            for (values, sample) in values.iter_mut().zip(sampled.unwrap_or([f64::NAN; 6])) {
+            let paced = vpn.paced(&world.pes).map(|paced| {
+                let (loss, round_trip) = paced.path();
+                let round_trip = if round_trip > 0.0 { round_trip } else { f64::NAN };
+                [f64::NAN, f64::NAN, f64::NAN, loss, round_trip, paced.counters().lost as f64]
+            });
+            for (values, sample) in values.iter_mut().zip(sampled.or(paced).unwrap_or([f64::NAN; 6])) {
                 values.push(sample);
             }
         }

@@ -201,7 +201,7 @@ impl PlanRoutes {
         for (index, vpn) in plan.vpns.iter().enumerate() {
             let index = index as u32;
             let (mut query, mut reply) = (NO_ROUTE, NO_ROUTE);
-            if matches!(vpn.settings.control, VpnControl::I2vfc(_)) {
+            if matches!(vpn.settings.control, VpnControl::I2vfc(_) | VpnControl::RateConsensus(_)) {
                 let steps = channels(&vpn.path).chain([StepKind::Egress(index), StepKind::Answer(index)]);
                 query = routes.push(steps.collect());
                 reply = routes.push(channels(&vpn.reverse).chain([StepKind::Report(index)]).collect());

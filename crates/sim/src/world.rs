@@ -20,6 +20,7 @@ use crate::stamp::StampMeasurement;
 use crate::watch::WindowHistories;
 use connections::config_of;
 pub(crate) use damage::Damage;
+use netstage_core::fair::crowd::NEWS_INTERVAL;
 use netstage_core::fair::publication;
 use netstage_core::link;
 use netstage_core::time::Instant;
@@ -91,7 +92,7 @@ impl<'a> Simulation<'a> {
         };
         let routes = PlanRoutes::new(plan, merge);
         let hosts = Hosts::new(plan, &routes, seed, grid);
-        let timers = 2 * hosts.senders.len() + hosts.sources.len() + 1 + hosts.dialogues.len();
+        let timers = 2 * hosts.senders.len() + hosts.sources.len() + 2 + hosts.dialogues.len();
         let (pes, vpns) = pe::all(plan, seed, grid);
         let mut world = Simulation {
             plan,
@@ -204,6 +205,9 @@ impl<'a> Simulation<'a> {
         }
         if self.vpns.iter().any(|vpn| vpn.reference.is_some()) {
             self.set_timer(Timer::Publication, Instant::ZERO + publication::PUBLICATION_INTERVAL);
+        }
+        if self.has_consensus() {
+            self.set_timer(Timer::News, Instant::ZERO + NEWS_INTERVAL);
         }
         for index in 0..self.hosts.dialogues.len() {
             self.set_timer(Timer::Dialogue(index as u32), self.hosts.dialogues[index].poll_timeout());
@@ -467,6 +471,10 @@ impl<'a> Simulation<'a> {
             Timer::Publication => {
                 self.publish(now);
                 self.set_timer(Timer::Publication, now + publication::PUBLICATION_INTERVAL);
+            }
+            Timer::News => {
+                self.publish_news(now);
+                self.set_timer(Timer::News, now + NEWS_INTERVAL);
             }
             Timer::Dialogue(index) => {
                 self.hosts.dialogues[index as usize].handle_timeout(now);

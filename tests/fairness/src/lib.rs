@@ -24,9 +24,14 @@ use std::time::Instant;
 
 /// Controls that every case runs with, and their names.
 pub fn standard_controls() -> Vec<(String, Control)> {
-    let i2vfc = Control::Law("\"i2vfc\"".to_owned());
-    let controls =
-        [("none", Control::none()), ("i2vfc", i2vfc), ("oracle", Control::Oracle), ("drr", Control::Drr)];
+    let law = |name: &str| Control::Law(format!("{name:?}"));
+    let controls = [
+        ("none", Control::none()),
+        ("i2vfc", law("i2vfc")),
+        ("rate-consensus", law("rate-consensus")),
+        ("oracle", Control::Oracle),
+        ("drr", Control::Drr),
+    ];
     controls.map(|(name, control)| (name.to_owned(), control)).into()
 }
 

@@ -22,6 +22,14 @@ fn controls_of_fifty_random_cases_are_judged() {
     run(seed, cases, &controls, &records, &|_| ()).unwrap();
     let records = records.into_inner().unwrap();
     assert_eq!(records.cases.len(), 50);
+    let median = |control: &str| {
+        let fairness = |case: &CaseRecord| case.runs[control].measures.fairness;
+        let mut values: Vec<f64> = records.cases.values().map(fairness).collect();
+        values.sort_by(f64::total_cmp);
+        values[25]
+    };
+    let (consensus, i2vfc) = (median("rate-consensus"), median("i2vfc"));
+    assert!(consensus > i2vfc + 0.1, "seed {seed}: median F {consensus} with consensus, {i2vfc} with I2VFC");
     for (index, case) in &records.cases {
         assert_eq!(case.runs.len(), controls.len());
         for (control, run) in &case.runs {

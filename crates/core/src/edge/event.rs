@@ -51,6 +51,9 @@ pub enum EdgeEvent {
         marked: u64,
         /// Time for which the egress PE held the query, in nanoseconds.
         held: u64,
+        /// Transit of the query, with the unknown offset of the clocks, in nanoseconds.
+        #[serde(default, skip_serializing_if = "is_zero_time")]
+        transit: i64,
         /// Decision: the new window in packets.
         window: f64,
     },
@@ -108,6 +111,10 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+fn is_zero_time(nanoseconds: &i64) -> bool {
+    *nanoseconds == 0
+}
+
 impl EdgeEvent {
     /// Creates the event of a reply and of the resulting window.
     pub fn reply(at: Instant, flow: usize, reply: &Reply, window: f64) -> EdgeEvent {
@@ -120,6 +127,7 @@ impl EdgeEvent {
             received: reply.packets_received,
             marked: reply.packets_marked,
             held: reply.residence_time.0,
+            transit: reply.transit,
             window,
         }
     }
@@ -132,7 +140,9 @@ impl EdgeEvent {
 
     /// Returns the reply, if this is the event of one.
     pub fn as_reply(&self) -> Option<Reply> {
-        let EdgeEvent::Reply { sequence, query_sent_at, packets_sent, received, marked, held, .. } = *self
+        let EdgeEvent::Reply {
+            sequence, query_sent_at, packets_sent, received, marked, held, transit, ..
+        } = *self
         else {
             return None;
         };
@@ -141,6 +151,7 @@ impl EdgeEvent {
             packets_received: received,
             packets_marked: marked,
             residence_time: Duration(held),
+            transit,
         })
     }
 }

@@ -2,7 +2,8 @@
 
 use super::VpnFlowSettings;
 use crate::fair::{
-    I2vfcConfig, Ingress, IngressTransmit, PublishedReference, Reply, Shaper, VpnControl, WeightReference,
+    CoreMembership, I2vfcConfig, Ingress, IngressTransmit, PacedFlow, PublishedReference, Reply, Shaper,
+    VpnControl, WeightReference,
 };
 use crate::packet::QueuePacket;
 use crate::quantity::BitRate;
@@ -84,16 +85,21 @@ pub(super) struct IngressFlow<H> {
 enum FlowControlState<H> {
     Uncontrolled(VecDeque<H>),
     Window { config: u32, ingress: Ingress<H> },
+    Consensus { membership: CoreMembership, paced: Box<PacedFlow<H>> },
     Rate(Shaper<H>),
 }
 
 impl<H: QueuePacket> FlowControlState<H> {
-    fn new(settings: &VpnFlowSettings, config: u32) -> FlowControlState<H> {
+    fn new(now: Instant, settings: &VpnFlowSettings, config: u32) -> FlowControlState<H> {
         match &settings.control {
             VpnControl::None => FlowControlState::Uncontrolled(VecDeque::new()),
             VpnControl::I2vfc(window) => {
                 FlowControlState::Window { config, ingress: Ingress::new(window, settings.weight) }
             }
+            VpnControl::RateConsensus(membership) => FlowControlState::Consensus {
+                membership: membership.clone(),
+                paced: Box::new(PacedFlow::new(now, settings.weight)),
+            },
             VpnControl::FixedRate { rate, queue } => FlowControlState::Rate(Shaper::new(*rate, *queue)),
         }
     }
@@ -106,7 +112,7 @@ impl<H: QueuePacket> IngressFlow<H> {
             _ => FIRST_IDLE_PROBE,
         };
         IngressFlow {
-            state: FlowControlState::new(settings, config),
+            state: FlowControlState::new(now, settings, config),
             scheduled: None,
             minimum: settings.minimum,
             maximum: settings.maximum,
@@ -138,17 +144,24 @@ impl<H: QueuePacket> IngressFlow<H> {
                 *old = config;
                 ingress.set_weight(settings.weight);
             }
+            (
+                FlowControlState::Consensus { membership: old, paced },
+                VpnControl::RateConsensus(membership),
+            ) => {
+                *old = membership.clone();
+                paced.set_weight(settings.weight);
+            }
             (FlowControlState::Rate(shaper), VpnControl::FixedRate { rate, queue }) => {
                 shaper.set(*rate, *queue)
             }
             _ => {
                 let waiting = self.take_queue();
-                self.state = FlowControlState::new(settings, config);
+                self.state = FlowControlState::new(now, settings, config);
                 if !waiting.is_empty() {
                     (self.waits_since, self.idle_probes) = (now, 0);
                 }
                 let refused =
-                    waiting.into_iter().filter_map(|packet| self.handle_in_order(configs, packet).err());
+                    waiting.into_iter().filter_map(|packet| self.handle_in_order(configs, now, packet).err());
                 return refused.collect();
             }
         }
@@ -169,6 +182,7 @@ impl<H: QueuePacket> IngressFlow<H> {
         match &mut self.state {
             FlowControlState::Uncontrolled(queue) => core::mem::take(queue),
             FlowControlState::Window { ingress, .. } => ingress.take_queue(),
+            FlowControlState::Consensus { paced, .. } => paced.take_queue(),
             FlowControlState::Rate(shaper) => shaper.take_queue(),
         }
     }
@@ -211,7 +225,7 @@ impl<H: QueuePacket> IngressFlow<H> {
             return;
         }
         let next = self.scheduled.as_mut().and_then(|queue| queue.dequeue(now, dropped));
-        if let Some(Err(packet)) = next.map(|packet| self.handle_in_order(configs, packet)) {
+        if let Some(Err(packet)) = next.map(|packet| self.handle_in_order(configs, now, packet)) {
             dropped(packet);
         }
     }
@@ -241,13 +255,13 @@ impl<H: QueuePacket> IngressFlow<H> {
             self.idle_probes = 0;
         }
         if let Some(packet) = self.schedule(now, packet, dropped) {
-            self.handle_in_order(configs, packet)?;
+            self.handle_in_order(configs, now, packet)?;
         }
         Ok(is_first)
     }
 
     #[inline]
-    fn handle_in_order(&mut self, configs: &[I2vfcConfig], packet: H) -> Result<(), H> {
+    fn handle_in_order(&mut self, configs: &[I2vfcConfig], now: Instant, packet: H) -> Result<(), H> {
         match &mut self.state {
             FlowControlState::Uncontrolled(queue) if queue.len() >= UNCONTROLLED_QUEUE => Err(packet),
             FlowControlState::Uncontrolled(queue) => {
@@ -257,6 +271,7 @@ impl<H: QueuePacket> IngressFlow<H> {
             FlowControlState::Window { config, ingress } => {
                 ingress.handle_packet(&configs[*config as usize], packet)
             }
+            FlowControlState::Consensus { paced, .. } => paced.handle_packet(now, UNCONTROLLED_QUEUE, packet),
             FlowControlState::Rate(shaper) => shaper.handle_packet(packet),
         }
     }
@@ -268,8 +283,14 @@ impl<H: QueuePacket> IngressFlow<H> {
         now: Instant,
         reply: &Reply,
     ) {
-        let FlowControlState::Window { config, ingress } = &mut self.state else { return };
-        let config = &configs[*config as usize];
+        let (config, ingress) = match &mut self.state {
+            FlowControlState::Window { config, ingress } => (&configs[*config as usize], ingress),
+            FlowControlState::Consensus { paced, .. } => {
+                paced.set_minimum(self.minimum.map_or(0.0, |rate| rate.as_f64() / 8.0));
+                return paced.handle_reply(now, reply);
+            }
+            _ => return,
+        };
         if ingress.in_flight() as f64 + 1.0 > ingress.window() {
             // The window was closed, so the window and not the pacing has kept packets waiting.
             self.waits_since = now;
@@ -285,8 +306,12 @@ impl<H: QueuePacket> IngressFlow<H> {
     }
 
     pub fn handle_timeout(&mut self, configs: &[I2vfcConfig], now: Instant) {
-        if let FlowControlState::Window { config, ingress } = &mut self.state {
-            ingress.handle_timeout(&configs[*config as usize], now);
+        match &mut self.state {
+            FlowControlState::Window { config, ingress } => {
+                ingress.handle_timeout(&configs[*config as usize], now)
+            }
+            FlowControlState::Consensus { paced, .. } => paced.handle_timeout(now),
+            _ => {}
         }
     }
 
@@ -322,6 +347,15 @@ impl<H: QueuePacket> IngressFlow<H> {
                     }
                 }
             }
+            FlowControlState::Consensus { paced, .. } => match paced.poll_transmit_late(now, earliest)? {
+                IngressTransmit::Data(packet) => Some(self.sent(packet, in_time(self.free_at))),
+                query => {
+                    if paced.in_flight() == 0 && paced.queue_len() == 0 {
+                        self.idle_probes = MAX_IDLE_PROBES.min(self.idle_probes.saturating_add(1));
+                    }
+                    Some(query)
+                }
+            },
             FlowControlState::Rate(shaper) => {
                 let packet = shaper.poll_transmit(in_time(shaper.poll_timeout()))?;
                 Some(self.sent(packet, in_time(self.free_at)))
@@ -357,6 +391,12 @@ impl<H: QueuePacket> IngressFlow<H> {
                 }
                 due
             }
+            FlowControlState::Consensus { paced, .. } => {
+                if self.idle_probes == UNUSED {
+                    return self.first_probe;
+                }
+                paced.poll_timeout()
+            }
             FlowControlState::Rate(shaper) => shaper.poll_timeout(),
         };
         if self.queue_len() > 0 { due.max(self.free_at) } else { due }
@@ -372,6 +412,7 @@ impl<H: QueuePacket> IngressFlow<H> {
         match &self.state {
             FlowControlState::Uncontrolled(queue) => queue.len(),
             FlowControlState::Window { ingress, .. } => ingress.queue_len(),
+            FlowControlState::Consensus { paced, .. } => paced.queue_len(),
             FlowControlState::Rate(shaper) => shaper.queue_len(),
         }
     }
@@ -379,6 +420,22 @@ impl<H: QueuePacket> IngressFlow<H> {
     pub fn window(&self) -> Option<&Ingress<H>> {
         match &self.state {
             FlowControlState::Window { ingress, .. } => Some(ingress),
+            _ => None,
+        }
+    }
+
+    /// Returns the flow under rate consensus, if it is.
+    pub fn paced(&self) -> Option<&PacedFlow<H>> {
+        match &self.state {
+            FlowControlState::Consensus { paced, .. } => Some(paced),
+            _ => None,
+        }
+    }
+
+    /// Returns the flow under rate consensus with its membership, if it is.
+    pub fn consensus(&mut self) -> Option<(&CoreMembership, &mut PacedFlow<H>)> {
+        match &mut self.state {
+            FlowControlState::Consensus { membership, paced } => Some((membership, paced)),
             _ => None,
         }
     }

@@ -23,7 +23,8 @@ pub use recorder::EdgeRecorder;
 pub use routes::{InvalidPrefix, IpPrefix, VpnRoutes};
 pub use settings::VpnFlowSettings;
 
-use crate::fair::{I2vfcConfig, Ingress, IngressTransmit, PublishedReference, Reply, VpnControl};
+use crate::fair::crowd::{Crowd, News, Peers};
+use crate::fair::{I2vfcConfig, Ingress, IngressTransmit, PacedFlow, PublishedReference, Reply, VpnControl};
 use crate::packet::QueuePacket;
 use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
@@ -50,6 +51,8 @@ pub struct ProviderEdge<H> {
     configs: Vec<I2vfcConfig>,
     /// Latest publication for each reference, shared by the flows that follow it.
     references: Vec<Option<PublishedReference>>,
+    /// News of the flows of the core under rate consensus.
+    crowd: Crowd,
     flows: Vec<IngressFlow<H>>,
     timers: Timers,
     /// Flows that may have packets to send, each listed once.
@@ -67,6 +70,7 @@ impl<H: QueuePacket> ProviderEdge<H> {
         ProviderEdge {
             configs: Vec::new(),
             references: Vec::new(),
+            crowd: Crowd::default(),
             flows: Vec::new(),
             timers: Timers::new(tick),
             ready: VecDeque::new(),
@@ -187,6 +191,42 @@ impl<H: QueuePacket> ProviderEdge<H> {
         self.references[reference] = Some(published);
     }
 
+    /// Returns the news of a flow under rate consensus, and its number in the core.
+    pub fn news(&mut self, now: Instant, flow: usize) -> Option<(usize, News)> {
+        let (membership, paced) = self.flows[flow].consensus()?;
+        Some((membership.number, paced.publish(now)))
+    }
+
+    /// Stores the news of a flow of the core. They apply from the next [`consider_news`](Self::consider_news) on.
+    pub fn handle_news(&mut self, number: usize, news: News) {
+        self.crowd.handle_news(number, news);
+    }
+
+    /// Applies the news of all flows to the flows of this edge.
+    pub fn consider_news(&mut self, now: Instant) {
+        let ProviderEdge { crowd, flows, .. } = self;
+        for flow in flows {
+            let Some((membership, paced)) = flow.consensus() else { continue };
+            let peers: Vec<(u32, Peers)> = membership
+                .links
+                .iter()
+                .map(|link| (*link, crowd.peers(now, membership.number, *link)))
+                .collect();
+            // The link with the lowest level limits the flow, unless the difference to the present one is small.
+            let level = |(link, peers): &&(u32, Peers)| match peers.weight {
+                0.0 => f64::INFINITY,
+                _ if paced.link() == Some(*link) => peers.level - 0.05,
+                _ => peers.level,
+            };
+            let lowest = peers.iter().min_by(|a, b| level(a).total_cmp(&level(b)));
+            let link = lowest.map(|(link, _)| *link);
+            let others = peers.iter().filter(|(other, _)| Some(*other) != link);
+            let elsewhere = others.map(|(_, peers)| peers.price).sum();
+            let own = lowest.map(|(_, peers)| *peers).unwrap_or_default();
+            paced.set_peers(link, own, elsewhere);
+        }
+    }
+
     /// Returns the latest publication for a reference.
     pub fn reference(&self, reference: usize) -> Option<&PublishedReference> {
         self.references.get(reference)?.as_ref()
@@ -262,6 +302,11 @@ impl<H: QueuePacket> ProviderEdge<H> {
     /// Returns the window of a flow, if it has one.
     pub fn window(&self, flow: usize) -> Option<&Ingress<H>> {
         self.flows[flow].window()
+    }
+
+    /// Returns the state of a flow under rate consensus, if it is.
+    pub fn paced(&self, flow: usize) -> Option<&PacedFlow<H>> {
+        self.flows[flow].paced()
     }
 
     /// Returns the number of waiting packets of a flow.

@@ -2,6 +2,7 @@
 
 use super::ProviderEdge;
 use super::event::{EdgeEvent, SentPacket};
+use crate::fair::crowd::News;
 use crate::fair::{IngressTransmit, PublishedReference, Reply};
 use crate::packet::QueuePacket;
 use crate::time::Instant;
@@ -102,6 +103,21 @@ impl<H: QueuePacket> EdgeRecorder<H> {
     pub fn handle_reference(&mut self, reference: usize, published: PublishedReference) {
         self.edge.handle_reference(reference, published);
         self.push(EdgeEvent::reference(reference, &published));
+    }
+
+    /// Calls [`ProviderEdge::news`].
+    pub fn news(&mut self, now: Instant, flow: usize) -> Option<(usize, News)> {
+        self.edge.news(now, flow)
+    }
+
+    /// Calls [`ProviderEdge::handle_news`].
+    pub fn handle_news(&mut self, number: usize, news: News) {
+        self.edge.handle_news(number, news);
+    }
+
+    /// Calls [`ProviderEdge::consider_news`].
+    pub fn consider_news(&mut self, now: Instant) {
+        self.edge.consider_news(now);
     }
 
     /// Records and calls [`ProviderEdge::wake`].

@@ -77,7 +77,7 @@ fn an_idle_flow_backs_off_and_an_active_one_sends_at_once() {
         now = edge.poll_timeout().max(now);
         for (_, transmit) in sent(&mut edge, now) {
             let IngressTransmit::Query(query) = transmit else { panic!("no data is waiting") };
-            edge.handle_reply(now, 0, &egress.handle_query(query));
+            edge.handle_reply(now, 0, &egress.handle_query(query, now));
             probes.push(now.since(last).0);
             last = now;
         }
@@ -121,7 +121,7 @@ fn delivered(control: &VpnControl, maximum: Option<BitRate>, every: Duration) ->
     let (mut now, mut number) = (Instant::ZERO, 0);
     while now < Instant(1_000_000_000) {
         while let Some((at, query, counted)) = replies.front().copied().filter(|(at, ..)| *at <= now) {
-            edge.handle_reply(at, 0, &counted.handle_query(query));
+            edge.handle_reply(at, 0, &counted.handle_query(query, at));
             replies.pop_front();
         }
         while edge.handle_packet(now, 0, NumberedPacket::new(number, 1000)).is_ok() {
@@ -191,7 +191,7 @@ fn seconds(
         let (mut data, mut queries) = (0, 0);
         while now < Instant((second + 1) * 1_000_000_000) {
             while let Some((at, query, counted)) = replies.front().copied().filter(|(at, ..)| *at <= now) {
-                edge.handle_reply(at, 0, &counted.handle_query(query));
+                edge.handle_reply(at, 0, &counted.handle_query(query, at));
                 replies.pop_front();
             }
             while edge.handle_packet(now, 0, NumberedPacket::new(number, 1000)).is_ok() {
@@ -253,7 +253,8 @@ fn congestion_marks_shrink_a_window_once_per_round_trip_if_configured() {
             }
         }
         for (number, (query, counted)) in queries.into_iter().enumerate() {
-            edge.handle_reply(Instant(10_000_000 + number as u64), 0, &counted.handle_query(query));
+            let now = Instant(10_000_000 + number as u64);
+            edge.handle_reply(now, 0, &counted.handle_query(query, now));
             windows.push(edge.window(0).unwrap().window());
         }
         assert!(egress.marked >= 4 && windows.len() >= 8, "{windows:?}");
@@ -322,7 +323,7 @@ proptest! {
                         egress[flow].handle_packet(packet.size, false);
                     }
                     IngressTransmit::Query(query) if replies => {
-                        edge.handle_reply(now, flow, &egress[flow].handle_query(query));
+                        edge.handle_reply(now, flow, &egress[flow].handle_query(query, now));
                     }
                     IngressTransmit::Query(_) => {}
                 }

@@ -27,6 +27,8 @@ pub struct Report {
     pub marked: u64,
     /// Round trip of the query, without the time at the egress PE.
     pub round_trip: Duration,
+    /// Transit of the query, with the unknown offset of the clocks, in nanoseconds.
+    pub transit: i64,
     /// The reply ends a silence for which packets had been given up.
     pub ends_silence: bool,
 }
@@ -156,6 +158,7 @@ impl Feedback {
             // A restarted egress PE also counts marks from zero.
             marked: reply.packets_marked.saturating_sub(self.marked),
             round_trip,
+            transit: reply.transit,
             ends_silence: core::mem::take(&mut self.is_lapsed),
         };
         self.counters.received = received;

@@ -24,6 +24,9 @@ pub struct Reply {
     pub packets_marked: u64,
     /// Time between the arrival of the query and the departure of the reply.
     pub residence_time: Duration,
+    /// Arrival of the query by the clock of the egress PE minus its departure by that of the ingress PE, in
+    /// nanoseconds. The offset of the clocks is unknown, so only changes have a meaning.
+    pub transit: i64,
 }
 
 /// State of a VPN flow at its egress PE: only counters, so its size is independent of the traffic.
@@ -46,13 +49,14 @@ impl Egress {
         self.marked += u64::from(marked);
     }
 
-    /// Returns the immediate reply to a query.
-    pub fn handle_query(&self, query: Query) -> Reply {
+    /// Returns the immediate reply to a query that arrives now.
+    pub fn handle_query(&self, query: Query, now: Instant) -> Reply {
         Reply {
             query,
             packets_received: self.packets,
             packets_marked: self.marked,
             residence_time: Duration::ZERO,
+            transit: now.0.wrapping_sub(query.sent_at.0) as i64,
         }
     }
 }

@@ -4,6 +4,8 @@
 //! The simulator and the PE router use the same implementation. The mechanism is described in docs/i2vfc.md.
 
 pub mod allocation;
+pub mod consensus;
+pub mod crowd;
 pub mod estimator;
 pub mod feedback;
 pub mod ingress;
@@ -13,12 +15,14 @@ pub mod publication;
 pub mod shaper;
 pub mod wire;
 
+pub use consensus::PacedFlow;
 pub use ingress::{Ingress, IngressTransmit, PublishedReference, REFERENCE_AGE};
 pub use management::{Egress, Query, Reply};
 pub use shaper::Shaper;
 
 use crate::quantity::BitRate;
 use crate::time::Duration;
+use alloc::vec::Vec;
 
 /// Control of a VPN flow at its ingress PE.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +31,8 @@ pub enum VpnControl {
     None,
     /// An AIMD window per VPN flow.
     I2vfc(I2vfcConfig),
+    /// A rate per VPN flow, by consensus with the flows that share its bottleneck.
+    RateConsensus(CoreMembership),
     /// A fixed rate (a shaper with a burst of one packet) and a queue.
     FixedRate {
         /// Rate at the IP layer.
@@ -34,6 +40,15 @@ pub enum VpnControl {
         /// Capacity of the queue in packets.
         queue: u32,
     },
+}
+
+/// Place of a VPN flow among the flows of a core.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoreMembership {
+    /// Number of the flow in the core.
+    pub number: usize,
+    /// Links that the flow crosses and shares with others.
+    pub links: Vec<u32>,
 }
 
 /// Configuration of a VPN flow's window.

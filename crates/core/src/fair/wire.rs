@@ -217,7 +217,13 @@ impl Querier {
         }
         let packets_marked = marks(bytes)?.unwrap_or(0);
         self.pending.drain(..=index);
-        Ok(Reply { query, packets_received, packets_marked, residence_time: held(&message) })
+        Ok(Reply {
+            query,
+            packets_received,
+            packets_marked,
+            residence_time: held(&message),
+            transit: transit(&message),
+        })
     }
 }
 
@@ -240,6 +246,16 @@ fn held(response: &LossDelayMessage) -> Duration {
     let [departed, _, _, arrived] = response.timestamps;
     let held = response.responder_format.time().map_or(0, |format| departed.since(arrived, format));
     Duration(u64::try_from(held).unwrap_or(0))
+}
+
+/// Returns the arrival of a query by the responder's clock minus its departure by that of the querier, in
+/// nanoseconds; zero if the timestamps are unusable.
+fn transit(response: &LossDelayMessage) -> i64 {
+    let [_, _, sent, arrived] = response.timestamps;
+    match response.responder_format.time() {
+        Some(TimestampFormat::Ptp) => arrived.since(sent, TimestampFormat::Ptp),
+        _ => 0,
+    }
 }
 
 /// Times at the responder, in nanoseconds since 1970 by its clock.
@@ -407,7 +423,7 @@ mod tests {
                 let expected = Reply {
                     residence_time: Duration(30_000),
                     packets_marked: if asks_for_marks { 7 } else { 0 },
-                    ..EGRESS.handle_query(QUERY)
+                    ..EGRESS.handle_query(QUERY, Instant(TIMES.arrived_ns - EPOCH))
                 };
                 assert_eq!(querier.read(&answered, authentication), Ok(expected));
                 assert_eq!(querier.read(&answered, authentication), Err(ResponseError::Unsolicited));
@@ -470,16 +486,18 @@ mod tests {
             packets_received: packets_sent - 20,
             packets_marked: 0,
             residence_time: Duration(30_000),
+            transit: (TIMES.arrived_ns - EPOCH) as i64 - asked.sent_at.0 as i64,
         };
         let near = read(&|_| {}).unwrap();
         assert!(near.residence_time.0.abs_diff(30_000) <= 1);
-        assert_eq!(Reply { residence_time: expected.residence_time, ..near }, expected);
+        let exact = Reply { residence_time: expected.residence_time, transit: expected.transit, ..near };
+        assert_eq!(exact, expected);
         let narrow = read(&|message| {
             message.has_wide_counters = false;
             message.counters = message.counters.map(|counter| counter & 0xffff_ffff);
             message.responder_format = Format::NULL;
         });
-        assert_eq!(narrow, Ok(Reply { residence_time: Duration::ZERO, ..expected }));
+        assert_eq!(narrow, Ok(Reply { residence_time: Duration::ZERO, transit: 0, ..expected }));
         let set_back = read(&|message| message.timestamps.swap(0, 3)).unwrap();
         assert_eq!(set_back.residence_time, Duration::ZERO);
         assert_eq!(read(&|message| message.counters[2] ^= 1), Err(ResponseError::WrongPacketCount));
@@ -561,9 +579,16 @@ mod tests {
             let mut querier = Querier::new(SESSION, EPOCH, true);
             let mut bytes = query(&mut querier, asked, key(1));
             let egress = Egress { packets, bytes: 0, marked };
-            let times = ResponderTimes { arrived_ns: EPOCH, departs_ns: EPOCH + held };
+            let arrived_ns = EPOCH + sent_at;
+            let times = ResponderTimes { arrived_ns, departs_ns: arrived_ns + held };
             answer(&mut bytes, &egress, 0, times, key(1)).unwrap();
-            let expected = Reply { query: asked, packets_received: packets, packets_marked: marked, residence_time: Duration(held) };
+            let expected = Reply {
+                query: asked,
+                packets_received: packets,
+                packets_marked: marked,
+                residence_time: Duration(held),
+                transit: 0,
+            };
             prop_assert_eq!(querier.read(&bytes, key(1)), Ok(expected));
         }
 

@@ -334,6 +334,7 @@ fn control_name(control: &VpnControl) -> &'static str {
     match control {
         VpnControl::None => "none",
         VpnControl::I2vfc(_) => "i2vfc",
+        VpnControl::RateConsensus(_) => "rate-consensus",
         VpnControl::FixedRate { .. } => "fixed-rate",
     }
 }

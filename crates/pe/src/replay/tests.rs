@@ -88,7 +88,8 @@ fn recorded(seed: u64) -> Vec<EdgeEvent> {
         }
         while in_flight.front().is_some_and(|(at, ..)| *at <= now) {
             let (at, flow, query, received) = in_flight.pop_front().unwrap();
-            let mut reply = Egress { packets: received, ..Egress::default() }.handle_query(query);
+            let mut reply = Egress { packets: received, ..Egress::default() }
+                .handle_query(query, Instant(query.sent_at.0));
             reply.residence_time = Duration::from_micros(rng.below(50));
             tape.handle_reply(at, flow, &reply);
         }

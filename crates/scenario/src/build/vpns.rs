@@ -8,6 +8,7 @@ use crate::plan::{Hop, NodeKind, VpnPlan};
 use crate::scalar::NodeName;
 use crate::table::{Located, NamedTables};
 use netstage_core::fair;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// VPN with resolved PEs and paths.
@@ -179,7 +180,22 @@ impl Builder<'_, '_> {
                 opposite: placed.opposite,
             });
         }
+        set_memberships(&mut vpns);
         Some(vpns)
+    }
+}
+
+/// Sets the links that each VPN under rate consensus shares with other VPNs.
+fn set_memberships(vpns: &mut [VpnPlan]) {
+    let mut users = BTreeMap::<Hop, u32>::new();
+    for hop in vpns.iter().flat_map(|vpn| &vpn.path) {
+        *users.entry(*hop).or_default() += 1;
+    }
+    let shared: Vec<Hop> = users.into_iter().filter(|(_, count)| *count > 1).map(|(hop, _)| hop).collect();
+    for (number, vpn) in vpns.iter_mut().enumerate() {
+        let fair::VpnControl::RateConsensus(membership) = &mut vpn.settings.control else { continue };
+        let link = |hop: &Hop| shared.binary_search(hop).ok().map(|link| link as u32);
+        *membership = fair::CoreMembership { number, links: vpn.path.iter().filter_map(link).collect() };
     }
 }
 

@@ -16,7 +16,7 @@ use netstage_core::fair::{
     self, I2vfcConfig, LossMeasure, NominalReference, SilenceAction, SilencePolicy, WeightRule,
 };
 use netstage_core::quantity::BitRate;
-use netstage_core::queue::TrafficClass;
+use netstage_core::queue::{CodelConfig, FqCodelConfig, TrafficClass};
 use netstage_core::time::Duration;
 use netstage_wire::Encapsulation;
 
@@ -129,13 +129,17 @@ impl Treatment {
             ControlTable::FixedRate(fixed) => {
                 fair::VpnControl::FixedRate { rate: fixed.rate, queue: fixed.queue.0 }
             }
+            ControlTable::RateConsensus(_) => {
+                fair::VpnControl::RateConsensus(fair::CoreMembership::default())
+            }
             ControlTable::I2vfc(i2vfc) => fair::VpnControl::I2vfc(I2vfcConfig {
                 silence: SilencePolicy { after: self.silent_after.0, action: self.when_silent.value },
                 ..window(i2vfc)?
             }),
         };
         if !matches!(control, fair::VpnControl::I2vfc(_)) {
-            let minimum = self.minimum.as_ref().filter(|minimum| minimum.own && !shares);
+            let has_rate = matches!(control, fair::VpnControl::RateConsensus(_));
+            let minimum = self.minimum.as_ref().filter(|minimum| minimum.own && !shares && !has_rate);
             let silence = Some(self.when_silent.place).filter(|_| self.when_silent.own);
             let windowless = [
                 (silence, "when_silent", "queries the peer"),
@@ -154,13 +158,36 @@ impl Treatment {
             problems.push_help(minimum.place, "`minimum` exceeds `maximum`", help);
         }
         let classes = self.classes.iter().flat_map(|classes| &classes.value.0);
+        let mut classes: Vec<TrafficClass> = classes.map(ClassTable::traffic_class).collect();
+        if classes.is_empty() && matches!(control, fair::VpnControl::RateConsensus(_)) {
+            classes.push(flow_queues());
+        }
         Some(VpnFlowSettings {
             weight,
             control,
             minimum: self.minimum.as_ref().map(|minimum| minimum.value),
             maximum: self.maximum,
-            classes: classes.map(ClassTable::traffic_class).collect(),
+            classes,
         })
+    }
+}
+
+/// Returns the default class of a VPN under rate consensus: a queue for each flow inside.
+fn flow_queues() -> TrafficClass {
+    TrafficClass {
+        codepoints: Vec::new(),
+        priority: 0,
+        weight: 1.0,
+        packets: 10_000,
+        fq_codel: Some(FqCodelConfig {
+            codel: CodelConfig {
+                target: Duration::from_millis(20),
+                interval: Duration::from_millis(200),
+                ecn: true,
+            },
+            flows: 1024,
+            quantum: 1514,
+        }),
     }
 }
 
@@ -204,6 +231,9 @@ tagged! {
         None(NoFields) = "none",
         /// One AIMD window for the VPN between its two PEs.
         I2vfc(I2vfc) = "i2vfc",
+        /// A rate for the VPN between its two PEs, by [consensus](fairness.md#rate-consensus) with the VPNs that share
+        /// its bottleneck; in the simulator only.
+        RateConsensus(NoFields) = "rate-consensus",
         /// Shaper with a fixed rate.
         FixedRate(FixedRate) = "fixed-rate",
     }

@@ -149,6 +149,11 @@ fn flow(
     for prefix in &flow.routes.0 {
         add_prefix(prefixes, prefix.value.0, prefix.place, problems);
     }
+    if matches!(flow.treatment.control.value, ControlTable::RateConsensus(_)) {
+        let message = "control \"rate-consensus\" runs in the simulator only";
+        let help = "routers do not exchange its news yet: set control = \"i2vfc\"";
+        problems.push_help(flow.treatment.control.place, message, help);
+    }
     let window = match &flow.treatment.control.value {
         ControlTable::I2vfc(i2vfc) => Some(references::config(file, i2vfc, problems)?),
         _ => None,

@@ -4,7 +4,7 @@
 use super::Simulation;
 use crate::packet::{PacketBody, SimulatedPacket};
 use netstage_core::edge::EdgeEvent;
-use netstage_core::fair::IngressTransmit;
+use netstage_core::fair::{IngressTransmit, VpnControl};
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
 
@@ -13,7 +13,7 @@ impl Simulation<'_> {
     pub(super) fn pass_egress(&mut self, now: Instant, vpn: u32, packet: &mut SimulatedPacket) {
         let vpn = &mut self.vpns[vpn as usize];
         if let PacketBody::Query(query) = packet.body {
-            packet.body = PacketBody::Reply(vpn.egress.handle_query(query));
+            packet.body = PacketBody::Reply(vpn.egress.handle_query(query, now));
         } else {
             packet.size -= vpn.encapsulation.overhead();
             vpn.egress.handle_packet(packet.size, packet.ecn == Ecn::CongestionExperienced);
@@ -117,6 +117,23 @@ impl Simulation<'_> {
             if following.reference(reference).is_none_or(|known| known.at < now) {
                 following.handle_reference(reference, published);
             }
+        }
+    }
+
+    /// Returns whether a VPN flow is under rate consensus.
+    pub(super) fn has_consensus(&self) -> bool {
+        self.plan.vpns.iter().any(|vpn| matches!(vpn.settings.control, VpnControl::RateConsensus(_)))
+    }
+
+    /// Publishes the news of all VPN flows under rate consensus to all PEs, without delay or loss.
+    pub(super) fn publish_news(&mut self, now: Instant) {
+        let mut news = Vec::new();
+        for pe in &mut self.pes {
+            news.extend((0..pe.vpns.len()).filter_map(|flow| pe.flows.news(now, flow)));
+        }
+        for pe in &mut self.pes {
+            news.iter().for_each(|(number, news)| pe.flows.handle_news(*number, *news));
+            pe.flows.consider_news(now);
         }
     }
 

@@ -10,6 +10,7 @@ pub(super) enum Timer {
     Receiver(u32),
     Source(u32),
     Publication,
+    News,
     Dialogue(u32),
 }
 
@@ -21,7 +22,8 @@ impl Simulation<'_> {
             Timer::Receiver(index) => tcp + index,
             Timer::Source(index) => 2 * tcp + index,
             Timer::Publication => 2 * tcp + sources,
-            Timer::Dialogue(index) => 2 * tcp + sources + 1 + index,
+            Timer::News => 2 * tcp + sources + 1,
+            Timer::Dialogue(index) => 2 * tcp + sources + 2 + index,
         }
     }
 
@@ -32,7 +34,8 @@ impl Simulation<'_> {
             i if i < 2 * tcp => Timer::Receiver(i - tcp),
             i if i < 2 * tcp + sources => Timer::Source(i - 2 * tcp),
             i if i == 2 * tcp + sources => Timer::Publication,
-            i => Timer::Dialogue(i - 2 * tcp - sources - 1),
+            i if i == 2 * tcp + sources + 1 => Timer::News,
+            i => Timer::Dialogue(i - 2 * tcp - sources - 2),
         }
     }
 

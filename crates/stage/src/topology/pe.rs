@@ -531,6 +531,7 @@ fn control(plan: &Plan, control: &VpnControl) -> Value {
             "rate": format!("{} bit/s", rate.0),
             "queue": format!("{queue} packets"),
         }),
+        VpnControl::RateConsensus(_) => json!("rate-consensus"),
         VpnControl::I2vfc(config) => window(plan, config),
     }
 }
