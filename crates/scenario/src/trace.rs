@@ -79,7 +79,7 @@ impl<'a> TraceFiles<'a> {
         self.read.keys().chain(self.models.keys()).filter_map(relative).collect()
     }
 
-    /// Returns the path of a file. Files outside the scenario's folder are refused.
+    /// Returns the path of a file. Files outside the scenario's folder are refused, also behind links.
     fn resolve(
         &self,
         file: &str,
@@ -97,16 +97,25 @@ impl<'a> TraceFiles<'a> {
             return None;
         };
         let path = Path::new(file);
-        if file.is_empty()
-            || !path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir))
-        {
-            let help = "use a path below this folder, without `..`";
+        let mut refuse = |help| {
             let message =
                 format!("the {what} file \"{}\" is not in the folder of the scenario", file.escape_debug());
             problems.push_help(place, message, help);
-            return None;
+            None
+        };
+        if file.is_empty()
+            || !path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir))
+        {
+            return refuse("use a path below this folder, without `..`");
         }
-        Some(base.join(path))
+        let path = base.join(path);
+        // A missing file is reported when it is read.
+        match (base.canonicalize(), path.canonicalize()) {
+            (Ok(base), Ok(target)) if !target.starts_with(&base) => {
+                refuse("it is behind a link; copy the file into this folder")
+            }
+            _ => Some(path),
+        }
     }
 }
 
