@@ -15,13 +15,14 @@ use netstage_agent::fleet::folder::TokenGrant;
 use netstage_agent::fleet::hub::Hub;
 use netstage_agent::fleet::member::{self, FleetAgent};
 use netstage_agent::fleet::runs::FleetRuns;
+use netstage_agent::fleet::token::Token;
 use netstage_agent::fleet::{AgentAvailability, FleetFolder};
 use netstage_agent_api::results::AgentReport;
 use netstage_agent_api::task::{Assignment, FlowSide};
 use netstage_core::fleet::{Policy, Receipt};
 use netstage_core::measure::ClockOffset;
 use netstage_harness::{needs, within};
-use netstage_host::log::Log;
+use netstage_host::log::{Log, MAX_BURST};
 use netstage_host::shutdown::DaemonShutdown;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -481,6 +482,22 @@ fn idle_connections_do_not_lock_out_agents() {
     assert!(stage.log().contains("TLS error"), "{}", stage.log());
 }
 
+fn rejected_joins_are_logged_at_a_bounded_rate() {
+    needs::time(2);
+    let stage = Stage::new("rejected-joins");
+    let authority = stage.fleet.authority().unwrap().fingerprint();
+    for _ in 0..2 * MAX_BURST {
+        let token = Token::generate(&authority).unwrap();
+        let rejected = member::join(&stage.folder.join(ENEMY), &stage.address.to_string(), &token);
+        assert!(rejected.unwrap_err().message.contains("the token was used, or is unknown"));
+    }
+    let logged = stage.log().lines().filter(|line| line.contains("the token was used")).count();
+    assert!((MAX_BURST as usize..2 * MAX_BURST as usize).contains(&logged), "{logged}");
+    // Other events are still logged.
+    stage.join(ENEMY);
+    assert!(stage.log().contains("agent eve joined"), "{}", stage.log());
+}
+
 fn connections_with_invalid_data_after_the_handshake_are_closed() {
     needs::time(2);
     let stage = Stage::new("garbage");
@@ -519,6 +536,7 @@ netstage_harness::tests![
     a_full_disk_of_the_controller_loses_no_report,
     a_full_disk_of_an_agent_loses_no_report,
     idle_connections_do_not_lock_out_agents,
+    rejected_joins_are_logged_at_a_bounded_rate,
     connections_with_invalid_data_after_the_handshake_are_closed,
 ];
 netstage_harness::main![self];

@@ -5,6 +5,7 @@
 
 pub mod scheme;
 
+use crate::pending_connections::{Identified, PendingConnections};
 use crate::startup_error::StartupError;
 use netstage_core::measure::Histogram;
 use std::fmt::Write as _;
@@ -21,6 +22,8 @@ use tokio::time::timeout;
 /// Limits on the size and duration of a request.
 const MAX_REQUEST_BYTES: usize = 8 << 10;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of connections.
+const MAX_CONNECTIONS: usize = 64;
 
 /// Returns all current metrics, or `None` during shutdown.
 pub type MetricsSource = Arc<dyn Fn() -> Option<String> + Send + Sync>;
@@ -38,6 +41,7 @@ pub async fn listen(
         )
     })?;
     tokio::spawn(async move {
+        let connections = PendingConnections::new(MAX_CONNECTIONS);
         loop {
             let stream = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -46,7 +50,9 @@ pub async fn listen(
             match stream {
                 Ok((stream, _)) => {
                     let source = Arc::clone(&source);
-                    tokio::spawn(async move { timeout(REQUEST_TIMEOUT, answer(stream, source)).await });
+                    let task =
+                        tokio::spawn(async move { timeout(REQUEST_TIMEOUT, answer(stream, source)).await });
+                    connections.admit(task.abort_handle(), Identified::default());
                 }
                 // Out of descriptors: other tasks may release some.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,

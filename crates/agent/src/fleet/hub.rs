@@ -11,7 +11,6 @@ use super::enrollment::generated::enrollment_server::EnrollmentServer;
 use super::folder::file_error;
 use super::folder::{FleetFolder, now_ns, now_s};
 use super::metrics::{self, HubCounts, count};
-use super::pending::PendingConnections;
 use super::status::{AgentAvailability, AgentStatus};
 use super::tls::{self, Acceptor};
 use super::token::sha256;
@@ -23,7 +22,8 @@ use netstage_core::measure::{ClockOffset, OffsetEstimator};
 use netstage_host::clock;
 use netstage_host::descriptors;
 use netstage_host::lock::Lock;
-use netstage_host::log::{Level, Log};
+use netstage_host::log::{Level, LimitedLog, Log};
+use netstage_host::pending_connections::{Identified, PendingConnections};
 use netstage_host::prometheus::{self, MetricsSource};
 use netstage_host::realtime::raise_priority;
 use netstage_host::shared_key::{ConnectionAddresses, TlsConnection};
@@ -47,8 +47,8 @@ use tower::Service as _;
 
 /// Time limit of a handshake, and of joining after it.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of connections in the handshake. A fleet of a thousand agents may dial at once.
-const MAX_PENDING_HANDSHAKES: usize = 2048;
+/// Maximum number of connections whose client is not identified yet. A fleet of a thousand agents may dial at once.
+const MAX_PENDING_CONNECTIONS: usize = 2048;
 /// Maximum size of an enrollment message, bytes: a token and a certificate request.
 const MAX_ENROLLMENT_BYTES: usize = 16 << 10;
 /// Maximum displayed length of an agent's host name and version, characters.
@@ -87,6 +87,8 @@ struct HubShared {
     fleet: FleetFolder,
     authority: Arc<Authority>,
     log: Log,
+    /// Log of clients that are rejected or not identified yet.
+    rejections: Arc<LimitedLog>,
     counts: Arc<HubCounts>,
     since: Instant,
     state: Mutex<ConnectedAgents>,
@@ -175,6 +177,7 @@ impl Hub {
         let shared = Arc::new(HubShared {
             fleet: self.fleet,
             authority: Arc::new(self.authority),
+            rejections: Arc::new(LimitedLog::new(Arc::clone(&self.log))),
             log: self.log,
             counts: Arc::default(),
             since: Instant::now(),
@@ -300,7 +303,7 @@ impl HubShared {
 
 /// Accepts connections of agents, and of hosts that join.
 async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, shared: Arc<HubShared>) {
-    let strangers = PendingConnections::new(MAX_PENDING_HANDSHAKES);
+    let strangers = PendingConnections::new(MAX_PENDING_CONNECTIONS);
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             // Usually out of file descriptors: other connections have to close first.
@@ -308,8 +311,9 @@ async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, shared: A
             continue;
         };
         count(&shared.counts.connections);
+        // The task ends when the client is identified.
         let task = tokio::spawn(identify_client(acceptor.clone(), stream, from, Arc::clone(&shared)));
-        strangers.admit(task.abort_handle());
+        strangers.admit(task.abort_handle(), Identified::default());
     }
 }
 
@@ -323,7 +327,7 @@ async fn identify_client(
     let handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
     let reject = |why: &str| {
         count(&shared.counts.rejected);
-        (shared.log)(Level::Alarm, &format!("{from} rejected: {why}"));
+        shared.rejections.write(Level::Alarm, &format!("{from} rejected: {why}"));
     };
     let stream = match handshake {
         Err(_) => return reject("no handshake before the timeout"),
@@ -333,9 +337,8 @@ async fn identify_client(
     let agent = shared.agent_of(&stream);
     match (stream.application_protocol(), agent, stream.peer_certificates().is_empty()) {
         (_, None, false) => reject("unknown certificate: the agent was removed, or its certificate replaced"),
-        // Identified agents have a task of their own, which does not count as a pending handshake.
         (Some(tls::COMMANDS), Some((name, print)), _) => {
-            drop(tokio::spawn(serve_agent(shared, stream, name, print)))
+            identify_agent(shared, stream, name, print).await;
         }
         (Some(tls::ENROLLMENT), agent, _) => enrol(shared, stream, agent.map(|(name, _)| name)).await,
         (Some(tls::COMMANDS), None, true) => reject("no client certificate"),
@@ -353,6 +356,7 @@ async fn enrol(shared: Arc<HubShared>, stream: TlsConnection, agent: Option<Stri
         from,
         counts: Arc::clone(&shared.counts),
         log: Arc::clone(&shared.log),
+        rejections: Arc::clone(&shared.rejections),
     };
     let incoming = tokio_stream::once(Ok::<_, io::Error>(stream)).chain(tokio_stream::pending());
     let service = EnrollmentServer::new(service).max_decoding_message_size(MAX_ENROLLMENT_BYTES);
@@ -361,12 +365,11 @@ async fn enrol(shared: Arc<HubShared>, stream: TlsConnection, agent: Option<Stri
     let _ = timeout(HANDSHAKE_TIMEOUT, server).await;
 }
 
-/// Keeps the connection of an agent, and polls the agent.
-async fn serve_agent(shared: Arc<HubShared>, stream: TlsConnection, name: String, certificate: String) {
+/// Asks an agent for its identity, and keeps its connection in a task of its own.
+async fn identify_agent(shared: Arc<HubShared>, stream: TlsConnection, name: String, certificate: String) {
     let peer = stream.peer();
-    let disconnected = |why: &str| {
-        (shared.log)(Level::Note, &format!("agent {name} at {} disconnected: {why}", peer.remote))
-    };
+    let disconnected =
+        |why: &str| shared.rejections.write(Level::Note, &disconnection(&name, peer.remote, why));
     let connection = stream.socket().as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
     let Ok(connection) = connection.map(Arc::new) else { return disconnected("no more file descriptors") };
     // Two copies of an agent would take turns at ending each other's runs.
@@ -376,7 +379,7 @@ async fn serve_agent(shared: Arc<HubShared>, stream: TlsConnection, name: String
                 "second agent {name} at {} rejected: the first one is connected; was its folder copied?",
                 peer.remote
             );
-            (shared.log)(Level::Alarm, &what);
+            shared.rejections.write(Level::Alarm, &what);
         }
         return;
     }
@@ -390,7 +393,7 @@ async fn serve_agent(shared: Arc<HubShared>, stream: TlsConnection, name: String
         Ok(Err(status)) => return disconnected(&displayable(status.message())),
         Err(_) => return disconnected("no answer"),
     };
-    let mut status = describe(&shared, &name, peer, &hello);
+    let status = describe(&shared, &name, peer, &hello);
     if common_version(hello.oldest_version, hello.newest_version).is_none() {
         shared.state().seen.insert(name.clone(), status);
         let why = format!(
@@ -409,14 +412,21 @@ async fn serve_agent(shared: Arc<HubShared>, stream: TlsConnection, name: String
     }
     shared.state().seen.insert(name.clone(), status.clone());
     (shared.log)(Level::Note, &format!("agent {name} connected from {}", peer.remote));
-    let why = poll_agent(&shared, &mut client, &hello, &mut status).await;
-    let mut state = shared.state();
-    if state.agents.get(&name).is_some_and(|agent| Arc::ptr_eq(&agent.connection, &connection)) {
-        state.agents.remove(&name);
-        state.duplicates.remove(&name);
-    }
-    drop(state);
-    disconnected(&why);
+    tokio::spawn(async move {
+        let mut status = status;
+        let why = poll_agent(&shared, &mut client, &hello, &mut status).await;
+        let mut state = shared.state();
+        if state.agents.get(&name).is_some_and(|agent| Arc::ptr_eq(&agent.connection, &connection)) {
+            state.agents.remove(&name);
+            state.duplicates.remove(&name);
+        }
+        drop(state);
+        (shared.log)(Level::Note, &disconnection(&name, peer.remote, &why));
+    });
+}
+
+fn disconnection(name: &str, from: SocketAddr, why: &str) -> String {
+    format!("agent {name} at {from} disconnected: {why}")
 }
 
 /// Polls an agent until it does not answer. Returns the reason.

@@ -22,7 +22,6 @@ pub mod folder;
 pub mod hub;
 pub mod member;
 mod metrics;
-mod pending;
 pub mod policy;
 mod private;
 pub mod runs;

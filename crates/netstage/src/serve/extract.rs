@@ -2,6 +2,7 @@
 //! text with the location and the expected value.
 
 use super::MAX_REQUEST_BYTES;
+use super::connections::REQUEST_TIMEOUT;
 use super::error_response::ErrorResponse;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -10,9 +11,12 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use std::error::Error;
+use tokio::time::timeout;
 
 /// Advice for invalid requests.
 const SEE_DESCRIPTION: &str = "see /api/openapi.json";
+
+const INCOMPLETE: &str = "the request body is incomplete";
 
 /// JSON body of a request.
 pub struct JsonBody<T>(pub T);
@@ -27,8 +31,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = ErrorResponse;
 
     async fn from_request(request: Request, state: &S) -> Result<JsonBody<T>, ErrorResponse> {
-        let Json(value) =
-            Json::from_request(request, state).await.map_err(|rejection| unreadable(&rejection))?;
+        let read = timeout(REQUEST_TIMEOUT, Json::from_request(request, state)).await;
+        let incomplete = |_| ErrorResponse::new(StatusCode::REQUEST_TIMEOUT, "request", INCOMPLETE);
+        let Json(value) = read.map_err(incomplete)?.map_err(|rejection| unreadable(&rejection))?;
         Ok(JsonBody(value))
     }
 }
@@ -71,7 +76,7 @@ fn unreadable(rejection: &JsonRejection) -> ErrorResponse {
         _ if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
             error(format!("the request body exceeds {} MiB", MAX_REQUEST_BYTES >> 20))
         }
-        _ => error("the request body is incomplete".into()),
+        _ => error(INCOMPLETE.into()),
     }
 }
 

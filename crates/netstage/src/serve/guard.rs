@@ -14,6 +14,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use netstage_host::pending_connections::Identified;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -51,11 +52,20 @@ pub fn is_data(path: &str) -> bool {
     path == "/api" || path.starts_with("/api/") || path == "/metrics"
 }
 
+/// Reports whether requests for a path need the token, if one is configured. The page itself asks the user for it.
+fn needs_token(path: &str) -> bool {
+    is_data(path) && path != "/api/session"
+}
+
 /// Passes an admitted request on, or responds with an error.
 pub async fn authorize(State(guard): State<Arc<RequestGuard>>, request: Request, next: Next) -> Response {
     let is_api = is_data(request.uri().path());
     let mut response = match guard.admits(request.method(), request.uri().path(), request.headers()) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => {
+            let identified = request.extensions().get::<Identified>();
+            identified.filter(|_| needs_token(request.uri().path())).inspect(|client| client.set());
+            next.run(request).await
+        }
         Err(refusal) => refusal.into_response(),
     };
     let headers = response.headers_mut();
@@ -94,8 +104,7 @@ impl RequestGuard {
         if is_api && from.is_some_and(|from| !matches!(from, "same-origin" | "none")) {
             return Err(foreign);
         }
-        // The page itself needs no token: it asks the user for it.
-        if is_api && path != "/api/session" && !self.has_token(headers) {
+        if needs_token(path) && !self.has_token(headers) {
             return Err(ErrorResponse::new(StatusCode::UNAUTHORIZED, "token", "missing or wrong token")
                 .help("open the URL that the server printed, or send `Authorization: Bearer TOKEN`"));
         }

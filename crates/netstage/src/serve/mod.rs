@@ -1,11 +1,12 @@
 //! Web page and its REST API with server-sent events, described by OpenAPI.
 //!
-//! `guard` authorizes requests, `scenarios`, `runs` and `records` handle them, `studies` performs studies, and `feed`
+//! `connections` limits clients, `guard` authorizes requests, `scenarios`, `runs` and `records` handle them, `studies` performs studies, and `feed`
 //! buffers their partial results. No request can name a program, an interface or a path outside the folders: services
 //! of scenarios are from the built-in list. docs/page.md describes the usage.
 
 mod agents;
 mod assets;
+mod connections;
 mod error_response;
 mod extract;
 mod feed;
@@ -193,7 +194,7 @@ pub async fn serve(
     listening(address);
     let app = router(Arc::clone(&server));
     tokio::select! {
-        served = axum::serve(listener, app) => served?,
+        () = connections::serve(listener, app, connections::REQUEST_TIMEOUT) => {}
         () = ended => {}
     }
     let stopping = spawn_blocking(move || server.studies.stop());

@@ -9,7 +9,7 @@ use super::folder::{FleetFolder, IssuedCertificate};
 use super::metrics::{HubCounts, count};
 use generated::enrollment_server;
 use generated::{JoinReply, JoinRequest, RenewReply, RenewRequest};
-use netstage_host::log::{Level, Log};
+use netstage_host::log::{Level, LimitedLog, Log};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -29,6 +29,8 @@ pub struct EnrollmentService {
     pub counts: Arc<HubCounts>,
     /// Log of the hub.
     pub log: Log,
+    /// Log of rejected clients.
+    pub rejections: Arc<LimitedLog>,
 }
 
 impl EnrollmentService {
@@ -36,9 +38,12 @@ impl EnrollmentService {
         match result {
             Ok(signed) => {
                 count(counter);
-                (self.log)(Level::Note, &format!("agent {} {what} from {}", signed.agent, self.from))
+                (self.log)(Level::Note, &format!("agent {} {what} from {}", signed.agent, self.from));
             }
-            Err(why) => (self.log)(Level::Alarm, &format!("{} rejected: {why}", self.from)),
+            Err(why) => {
+                count(&self.counts.rejected);
+                self.rejections.write(Level::Alarm, &format!("{} rejected: {why}", self.from));
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Tests of authorization and of invalid or hostile requests.
 
 use super::*;
-use netstage_harness::needs;
+use netstage_harness::{needs, within};
+use std::time::Duration;
 
 fn no_name_leads_out_of_the_folders() {
     let server = TestServer::start("serve-paths", &[]);
@@ -45,8 +46,18 @@ fn no_name_leads_out_of_the_folders() {
         "[flow.gold]",
         "[flow.gold]\ntransport = \"udp\"\ntraffic = { model = \"trace\", file = \"../secret.csv\" }",
     );
-    let checked = server.check("two.toml", &trace, "sim");
-    assert!(checked["problems"].to_string().contains("is not in the folder of the scenario"), "{checked}");
+    let link = trace.replace("../secret.csv", "link.csv");
+    let folder = trace.replace("../secret.csv", "out/secret.csv");
+    let scenarios = server.folder.join("scenarios");
+    std::os::unix::fs::symlink(server.folder.join("secret.csv"), scenarios.join("link.csv")).unwrap();
+    std::os::unix::fs::symlink(&*server.folder, scenarios.join("out")).unwrap();
+    for text in [trace, link, folder] {
+        let checked = server.check("two.toml", &text, "sim");
+        assert!(
+            checked["problems"].to_string().contains("is not in the folder of the scenario"),
+            "{checked}"
+        );
+    }
     assert_eq!(server.get("/api/record/file?name=sub&file=../../secret.toml").status, 400);
 }
 
@@ -100,6 +111,45 @@ fn requests_of_other_sites_and_without_a_token_are_rejected() {
         assert!(page.head.contains(header), "{}", page.head);
     }
     assert!(!page.text().contains("<script>") && !page.text().contains("onload"));
+}
+
+/// Far more connections than the usual limit of descriptors send incomplete requests.
+fn half_open_connections_do_not_lock_out_clients() {
+    needs::time(3);
+    let token = ["--token-file", "token"];
+    let mut server = TestServer::start("serve-half-open", &token);
+    let bearer = format!("Bearer {}", fs::read_to_string(server.folder.join("token")).unwrap().trim());
+    // A client whose connection is in use.
+    let mut stream = TcpStream::connect(&server.host).unwrap();
+    let request = format!(
+        "GET /api/scenarios HTTP/1.1\r\nHost: {}\r\nAuthorization: {bearer}\r\nConnection: ",
+        server.host
+    );
+    let mut status = [0; 12];
+    stream.write_all(format!("{request}keep-alive\r\n\r\n").as_bytes()).unwrap();
+    stream.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+    let half = [&b""[..], b"GET / HTTP/1.1\r\n", b"POST /api/session HTTP/1.1\r\nHost: 127.0.0.1\r\n"];
+    let mut strangers: Vec<TcpStream> = (0..1_500)
+        .map(|index| {
+            let mut stranger = TcpStream::connect(&server.host).unwrap();
+            stranger.write_all(half[index % half.len()]).unwrap();
+            stranger
+        })
+        .collect();
+    let answer = server.send("GET", "/api/scenarios", &[("Authorization", &bearer)], "");
+    assert_eq!(answer.status, 200);
+    // The oldest connections are closed, and no more than the limit remain.
+    let folder = format!("/proc/{}/fd", server.process.child().id());
+    let open = || fs::read_dir(&folder).unwrap().count();
+    assert!(within(Duration::from_secs(60), || open() < 400), "{}", open());
+    let closed = strangers[0].read(&mut status);
+    assert!(closed.is_err() || closed.unwrap() == 0);
+    // The client is still connected.
+    stream.write_all(format!("{request}close\r\n\r\n").as_bytes()).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert!(answers.contains("HTTP/1.1 200"), "{answers}");
 }
 
 fn errors_at_startup_have_a_remedy() {
@@ -232,6 +282,7 @@ fn invalid_requests_are_rejected_with_a_clear_message() {
 netstage_harness::tests![
     no_name_leads_out_of_the_folders,
     requests_of_other_sites_and_without_a_token_are_rejected,
+    half_open_connections_do_not_lock_out_clients,
     errors_at_startup_have_a_remedy,
     no_input_is_executed_as_a_command,
     a_read_only_server_starts_and_writes_nothing,
