@@ -390,7 +390,7 @@ impl IpVersion {
     }
 }
 
-/// Socket options of datagrams.
+/// Socket options of a flow's packets; all but the DSCP are those of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramOptions {
     /// Differentiated services codepoint (RFC 2474), used by routers, and by PEs with classes.

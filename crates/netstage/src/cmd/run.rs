@@ -2,7 +2,7 @@
 
 use super::ScenarioOptions;
 use crate::exit::{self, Failure};
-use crate::stages;
+use crate::stages::{self, Ready};
 use crate::summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use netstage_scenario::Scenario;
@@ -10,7 +10,7 @@ use netstage_study::{
     Observer, PlanRunner, StoredRecord, StudyError, StudyOptions, StudyProgress, TOOL, folders, page, report,
 };
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -42,33 +42,58 @@ pub struct Arguments {
     json: bool,
 }
 
+/// Settings of a run.
+#[derive(Default)]
+pub(super) struct RunSettings {
+    /// Folder of the record; by default the first usable one below `out`.
+    pub out: Option<PathBuf>,
+    /// Number of parallel runs; by default that of the stage.
+    pub jobs: Option<u16>,
+    /// Maximum number of repeats of a void run.
+    pub retries: u32,
+    /// Whether the result is printed as JSON.
+    pub json: bool,
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let scenario = arguments.chosen.load()?;
+    let Arguments { out, jobs, retries, json, .. } = arguments;
+    let settings = RunSettings { out: out.clone(), jobs: *jobs, retries: *retries, json: *json };
+    record(&scenario, arguments.chosen.name(), &settings, |out| arguments.stage.ready(out))
+}
+
+/// Runs a scenario called `name` on the stage that `ready` returns, writes record and report, and prints the summary.
+pub(super) fn record(
+    scenario: &Scenario,
+    name: &Path,
+    settings: &RunSettings,
+    ready: impl Fn(&Path) -> Result<Ready, Failure>,
+) -> Result<u8, Failure> {
     let interrupted = watch_interrupt()?;
     let attempt = |out: PathBuf| {
-        let (name, jobs, runner) = arguments.stage.ready(&out)?;
+        let (stage, jobs, runner) = ready(&out)?;
         let options = StudyOptions {
             out,
-            jobs: arguments.jobs.map_or(jobs, usize::from),
-            retries: arguments.retries,
-            stage: name.into(),
+            jobs: settings.jobs.map_or(jobs, usize::from),
+            retries: settings.retries,
+            stage: stage.into(),
             tool: TOOL.into(),
         };
-        Ok::<_, Failure>(perform(&scenario, &*runner, &options, &interrupted))
+        Ok::<_, Failure>(perform(scenario, &*runner, &options, &interrupted))
     };
-    let Some(out) = &arguments.out else {
-        for out in folders(&PathBuf::from("out").join(arguments.chosen.name())) {
+    let Some(out) = &settings.out else {
+        for out in folders(&PathBuf::from("out").join(name)) {
             match attempt(out)? {
                 Err(StudyError::Occupied { .. } | StudyError::InUse { .. }) => {}
-                record => return show(&record?, arguments.json),
+                record => return show(&record?, settings.json),
             }
         }
         return Err(
             Failure::usage("all default folders of the record are in use").help("choose one with --out")
         );
     };
-    show(&attempt(out.clone())??, arguments.json)
+    show(&attempt(out.clone())??, settings.json)
 }
 
 /// Runs a scenario, writes record and report, and prints the summary.

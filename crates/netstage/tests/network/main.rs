@@ -11,6 +11,7 @@ mod fleet;
 mod gateways;
 mod lan;
 mod measure;
+mod measure_agents;
 mod netem;
 #[path = "../../../../tests/support/pair.rs"]
 mod pair;
@@ -35,6 +36,7 @@ netstage_harness::main![
     gateways,
     lan,
     measure,
+    measure_agents,
     netem,
     pe,
     placed,

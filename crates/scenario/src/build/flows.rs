@@ -4,7 +4,7 @@ use super::vpns::PlacedVpn;
 use super::{Builder, NodeGraph};
 use crate::error::SourceRange;
 use crate::file::flow::{
-    self, Algorithm, FlowTable, LossDetection, PacketSize, RateLayer, SlowStart, TcpStack,
+    self, Algorithm, FlowTable, LossDetection, PacketSize, RateLayer, SlowStart, TcpStack, TcpTable,
     TrafficTable as Model,
 };
 use crate::plan::routes::reversed;
@@ -61,6 +61,25 @@ pub(super) struct FlowPath {
     pub reverse: Vec<Hop>,
 }
 
+/// Returns the packet options of a flow from the table of its transport.
+fn datagrams(flow: &FlowTable) -> DatagramOptions {
+    if flow.transport.value == flow::TransportChoice::Tcp {
+        return tcp_packets(flow.tcp.as_deref());
+    }
+    flow.udp.as_ref().map_or(DatagramOptions::default(), |udp| DatagramOptions {
+        dscp: udp.dscp.0 as u8,
+        checksum: udp.checksum,
+        compare: udp.compare,
+        batch: udp.batch.0 as u16,
+        spin: udp.pacing == flow::Pacing::Spin,
+    })
+}
+
+/// Returns the packet options of a flow over TCP with these settings.
+pub(super) fn tcp_packets(tcp: Option<&Rc<TcpTable>>) -> DatagramOptions {
+    DatagramOptions { dscp: tcp.map_or(0, |tcp| tcp.dscp.0 as u8), ..DatagramOptions::default() }
+}
+
 impl Builder<'_, '_> {
     pub(super) fn flows(
         &mut self,
@@ -102,13 +121,7 @@ impl Builder<'_, '_> {
             vpn,
             transport: transport?,
             family: flow.ip.value,
-            datagrams: flow.udp.as_ref().map_or(DatagramOptions::default(), |udp| DatagramOptions {
-                dscp: udp.dscp.0 as u8,
-                checksum: udp.checksum,
-                compare: udp.compare,
-                batch: udp.batch.0 as u16,
-                spin: udp.pacing == flow::Pacing::Spin,
-            }),
+            datagrams: datagrams(flow),
             traffic: traffic?,
             count: flow.count.value.0 as usize,
             start,

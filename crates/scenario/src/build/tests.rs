@@ -1,6 +1,6 @@
 //! Tests of a plan: path, packets, and load.
 
-use super::flows::{FlowPath, PathFields};
+use super::flows::{FlowPath, PathFields, tcp_packets};
 use super::vpns::PlacedVpn;
 use super::{Builder, NodeGraph};
 use crate::file::test::{
@@ -74,6 +74,11 @@ impl Builder<'_, '_> {
             }
         };
         let mut probe = probe(name, flow_path?, transport?);
+        if let Table::Transfer(table::TransferTable { tcp, .. }) | Table::Tune(table::TuneTable { tcp, .. }) =
+            table
+        {
+            probe.datagrams = tcp_packets(tcp.as_deref());
+        }
         if let Table::BitError(test) = table
             && test.by.value == ErrorDetection::Payload
         {

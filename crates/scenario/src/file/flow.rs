@@ -180,6 +180,8 @@ table! {
         limited_transmit: bool = true,
         /// Open the connection with SYN and SYN-ACK; otherwise data is sent at once.
         handshake: bool = true,
+        /// DSCP of the sender's packets (RFC 2474); acknowledgments of real packets have that of their host.
+        dscp: BoundedCount<0, 63> = 0,
     }
 }
 

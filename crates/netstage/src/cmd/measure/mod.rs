@@ -1,5 +1,6 @@
 //! `netstage measure`: single measurements without a scenario, and their server.
 
+mod agents;
 mod flows;
 mod json;
 mod one_ended;
@@ -37,7 +38,19 @@ pub enum Command {
     UdpUnreachable(one_ended::UdpUnreachable),
     /// Measure delay and loss per direction to a STAMP reflector (RFC 8762)
     Stamp(stamp::Arguments),
-    /// Run the server for the other commands
+    /// Measure throughput, latency, loss and bursts between agents of a fleet (RFC 2544, RFC 9004)
+    Rfc2544(agents::rates::Rfc2544),
+    /// Measure repeatable throughput between agents of a fleet (MLRsearch, RFC 9971)
+    Mlrsearch(agents::rates::Mlrsearch),
+    /// Measure the bit error ratio between agents of a fleet
+    Ber(agents::rates::Ber),
+    /// Compare services between agents of a fleet with their agreements (ITU-T Y.1564)
+    Y1564(agents::services::Y1564),
+    /// Compare a TCP transfer between agents of a fleet with the path's capacity (RFC 6349)
+    Rfc6349(agents::transfer::Rfc6349),
+    /// Measure latency under load between agents of a fleet, as flent's rrul
+    Rrul(agents::rrul::Rrul),
+    /// Run the server for tcp, udp and quic
     Serve(serve::Arguments),
 }
 
@@ -50,6 +63,12 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
         Command::Icmp(arguments) => arguments.run(),
         Command::UdpUnreachable(arguments) => arguments.run(),
         Command::Stamp(arguments) => stamp::run(arguments),
+        Command::Rfc2544(arguments) => arguments.run(),
+        Command::Mlrsearch(arguments) => arguments.run(),
+        Command::Ber(arguments) => arguments.run(),
+        Command::Y1564(arguments) => arguments.run(),
+        Command::Rfc6349(arguments) => arguments.run(),
+        Command::Rrul(arguments) => arguments.run(),
         Command::Serve(arguments) => serve::run(arguments),
     }
 }

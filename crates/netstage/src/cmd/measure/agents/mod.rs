@@ -1,0 +1,203 @@
+//! Measurements between two agents of a fleet. Each command writes an ordinary scenario, whose text is in the record,
+//! and runs it on the agents.
+
+pub mod rates;
+pub mod rrul;
+pub mod services;
+pub mod transfer;
+
+use super::units;
+use crate::cmd::run::{self, RunSettings};
+use crate::exit::{self, Failure, OK};
+use crate::stages;
+use crate::state_folders::{FleetOption, failure};
+use netstage_agent::fleet::{AgentStatus, FleetFolder};
+use netstage_core::quantity::BitRate;
+use netstage_core::time::Duration;
+use netstage_scenario::{LoadOptions, did_you_mean};
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Maximum rate of a sender without a limit of its own.
+const DEFAULT_MAX_RATE: &str = "1 Gbit/s";
+
+/// Options of all measurements between agents.
+#[derive(clap::Args)]
+pub struct Common {
+    /// Sending and receiving agent; without FROM, the other agent of the fleet sends. NAME=ADDRESS selects an address
+    #[arg(value_name = "[FROM] HOST", num_args = 1..=2, required = true, value_parser = end)]
+    agents: Vec<AgentEnd>,
+    /// Line rate of the path, and maximum load at the IP layer, as 100M [default: `rate` in the sender's policy, or 1G]
+    #[arg(short = 'm', long, value_name = "RATE", value_parser = units::rate)]
+    max_rate: Option<BitRate>,
+    /// Folder of the record [default: out/KIND-FROM-HOST, or the first free of out/KIND-FROM-HOST-2, …]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print the scenario instead of running it
+    #[arg(long)]
+    print: bool,
+    #[command(flatten)]
+    fleet: FleetOption,
+    /// Print the result, or the error, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Agent at one end, with the address of its host for traffic.
+#[derive(Clone)]
+struct AgentEnd {
+    agent: String,
+    address: Option<IpAddr>,
+}
+
+/// Ends of a measurement, for the text of its scenario.
+struct MeasuredPath {
+    from: AgentEnd,
+    to: AgentEnd,
+    max_rate: String,
+    /// Whether the sender's policy permits ICMP echo.
+    permits_ping: bool,
+}
+
+impl Common {
+    /// Writes the scenario of a measurement and runs it. `body` returns its tables other than nodes and links. Without
+    /// `duration`, it has tests only.
+    fn run(
+        &self,
+        (kind, title): (&str, &str),
+        duration: Option<Duration>,
+        body: impl FnOnce(&MeasuredPath) -> String,
+    ) -> Result<u8, Failure> {
+        let fleet = self.fleet.open()?;
+        let path = self.path(&fleet)?;
+        let text = scenario((kind, title), duration, &path, &body(&path));
+        let name = format!("{kind}-{}-{}", path.from.agent, path.to.agent);
+        let scenario =
+            netstage_scenario::parse(&format!("{name}.toml"), &text, None, &LoadOptions::default())?;
+        if self.print {
+            return exit::print(text.as_bytes()).map(|()| OK);
+        }
+        let settings = RunSettings { out: self.out.clone(), json: self.json, ..RunSettings::default() };
+        run::record(&scenario, Path::new(&name), &settings, |out| Ok(stages::live(fleet.clone(), out)))
+    }
+
+    /// Returns the ends, which must be agents of the fleet.
+    fn path(&self, fleet: &FleetFolder) -> Result<MeasuredPath, Failure> {
+        let agents = fleet.agents().map_err(failure)?;
+        let (from, to) = match &self.agents[..] {
+            [from, to] => (from.clone(), to.clone()),
+            [to] => (sender(&agents, &to.agent)?, to.clone()),
+            _ => unreachable!("clap requires one or two"),
+        };
+        let sender = status(&agents, &from.agent)?;
+        status(&agents, &to.agent)?;
+        if from.agent == to.agent {
+            return Err(Failure::usage(format!("{} is sender and receiver", from.agent))
+                .help("give two agents; `netstage fleet ls` lists them"));
+        }
+        let rule = |wanted: &str| sender.policy().find(|(rule, _)| *rule == wanted).map(|(_, value)| value);
+        let limit = rule("rate").filter(|rate| *rate != "unlimited").unwrap_or(DEFAULT_MAX_RATE);
+        let max_rate = self.max_rate.map_or_else(|| limit.to_owned(), |rate| format!("{} bit/s", rate.0));
+        Ok(MeasuredPath { from, to, max_rate, permits_ping: rule("one_ended") == Some("true") })
+    }
+}
+
+/// Returns the status of an agent of the fleet.
+fn status<'a>(agents: &'a [AgentStatus], name: &str) -> Result<&'a AgentStatus, Failure> {
+    agents.iter().find(|agent| agent.name == name).ok_or_else(|| {
+        let help = did_you_mean(name, agents.iter().map(|agent| agent.name.as_str()));
+        Failure::usage(format!("there is no agent {name}")).help(help.unwrap_or_else(|| {
+            "`netstage fleet ls` lists the agents; to add a host, run `netstage fleet token NAME`".into()
+        }))
+    })
+}
+
+/// Returns the only agent that can send to `receiver`.
+fn sender(agents: &[AgentStatus], receiver: &str) -> Result<AgentEnd, Failure> {
+    status(agents, receiver)?;
+    let others: Vec<&str> =
+        agents.iter().map(|agent| agent.name.as_str()).filter(|name| *name != receiver).collect();
+    match others[..] {
+        [name] => Ok(AgentEnd { agent: name.to_owned(), address: None }),
+        [] => Err(Failure::usage(format!("{receiver} is the only agent of the fleet"))
+            .help("add the sending host: netstage fleet token NAME")),
+        _ => Err(Failure::usage(format!("several agents can send to {receiver}: {}", others.join(", ")))
+            .help(format!("give the sender before {receiver}"))),
+    }
+}
+
+/// Parses NAME or NAME=ADDRESS.
+fn end(text: &str) -> Result<AgentEnd, String> {
+    let (agent, address) = match text.split_once('=') {
+        Some((agent, address)) => {
+            let parsed = address.parse();
+            (agent, Some(parsed.map_err(|_| format!("{address} is not an IP address of the agent's host"))?))
+        }
+        None => (text, None),
+    };
+    Ok(AgentEnd { agent: agent.to_owned(), address })
+}
+
+/// Returns the text of a scenario between two agents.
+fn scenario(
+    (kind, title): (&str, &str),
+    duration: Option<Duration>,
+    path: &MeasuredPath,
+    body: &str,
+) -> String {
+    let MeasuredPath { from, to, max_rate, .. } = path;
+    let (near, far) = (&from.agent, &to.agent);
+    let place = |end: &AgentEnd| match end.address {
+        Some(address) => format!("{{ agent = \"{}\", address = \"{address}\" }}", end.agent),
+        None => format!("\"{}\"", end.agent),
+    };
+    let duration = duration.map_or(String::new(), |time| format!("duration = {}\n", quoted(time)));
+    format!(
+        "# Written by `netstage measure {kind}`. To change it, edit a copy and run `netstage run FILE --on live`.\n\
+         \n[scenario]\ntitle = \"{title} from {near} to {far}\"\n{duration}\
+         \n[node.{near}]\n[node.{far}]\n\
+         \n# The link stands for the network between the agents; its rate is the maximum load.\n\
+         [link.path]\nends = [\"{near}\", \"{far}\"]\nrate = \"{max_rate}\"\nbuffer = \"100 packets\"\n\
+         \n[place]\n{near} = {}\n{far} = {}\n{body}",
+        place(from),
+        place(to)
+    )
+}
+
+/// Returns a time as a value in a scenario.
+fn quoted(time: Duration) -> String {
+    format!("\"{} s\"", time.as_secs_f64())
+}
+
+/// Text of a `[test.NAME]` table.
+struct TestText(String);
+
+impl TestText {
+    fn new(name: &str, kind: &str, path: &MeasuredPath) -> TestText {
+        let (from, to) = (&path.from.agent, &path.to.agent);
+        TestText(format!("\n[test.{name}]\nkind = \"{kind}\"\nfrom = \"{from}\"\nto = \"{to}\"\n"))
+    }
+
+    /// Adds a field whose value is not a string, if there is a value.
+    fn field(mut self, name: &str, value: Option<impl std::fmt::Display>) -> TestText {
+        if let Some(value) = value {
+            let _ = writeln!(self.0, "{name} = {value}");
+        }
+        self
+    }
+
+    /// Adds a field of text, if there is a value.
+    fn text(self, name: &str, value: Option<impl std::fmt::Display>) -> TestText {
+        self.field(name, value.map(|value| format!("\"{value}\"")))
+    }
+
+    fn time(self, name: &str, value: Option<Duration>) -> TestText {
+        self.field(name, value.map(quoted))
+    }
+
+    fn frame_sizes(self, sizes: &[u64]) -> TestText {
+        let quoted: Vec<String> = sizes.iter().map(|size| format!("\"{size} B\"")).collect();
+        self.field("frame_sizes", (!sizes.is_empty()).then(|| format!("[{}]", quoted.join(", "))))
+    }
+}

@@ -1,0 +1,270 @@
+//! Tests of `netstage measure` between two agents of a fleet, over a router with token buckets of the kernel.
+
+use crate::support::fleet::{Fleet, LIMIT};
+use crate::support::{TestProcess, mean, output_text, within};
+use netstage_host::netns::Namespace;
+use netstage_host::netns::netlink::Netlink;
+use netstage_host::netns::qdiscs::TokenBucket;
+use serde_json::Value;
+use std::fs;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const AGENTS: [&str; 2] = ["left", "right"];
+/// Rate of the line at the IP layer in frames of 1,518 B, bit/s.
+const RATE: f64 = 8e6;
+/// Bytes that the kernel counts per frame of 1,518 B, which has 1,500 B at the IP layer.
+const FRAME: u64 = 1514;
+/// Packets in the queue of the line, and packets for which the bucket has tokens.
+const QUEUE: u64 = 40;
+const TOKENS: u64 = 10;
+
+const POLICY: &str = r#"
+[policy]
+controllers = ["lab"]
+max_duration = "10 min"
+destinations = ["10.1.0.0/16"]
+interfaces = ["data"]
+one_ended = true
+"#;
+
+/// Two agents, whose packets pass a token bucket in each direction.
+struct Line {
+    fleet: Fleet,
+    router: Namespace,
+    _processes: Vec<TestProcess>,
+}
+
+impl Deref for Line {
+    type Target = Fleet;
+
+    fn deref(&self) -> &Fleet {
+        &self.fleet
+    }
+}
+
+impl Line {
+    fn new(name: &str) -> Line {
+        let fleet = Fleet::new(name, &AGENTS);
+        let router = fleet.join_by_router();
+        let bucket = TokenBucket {
+            rate: (RATE * FRAME as f64 / 1500.0 / 8.0).round() as u64,
+            burst: (TOKENS * FRAME) as u32,
+            limit: (QUEUE * FRAME) as u32,
+        };
+        for port in ["d1", "d2"] {
+            Netlink::open(&router).unwrap().set_token_bucket(port, bucket).unwrap();
+        }
+        fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
+        let mut processes = vec![fleet.serve()];
+        processes.extend(fleet.join_all(&AGENTS));
+        Line { fleet, router, _processes: processes }
+    }
+
+    /// Drops this share of all UDP packets to the right host.
+    fn lose(&self, share: f64) {
+        let mut rules = Command::new("nft");
+        rules.arg(format!(
+            "table ip line {{ chain loss {{ type filter hook forward priority 0; ip daddr 10.1.2.2 meta l4proto udp \
+             numgen random mod 1000 < {:.0} drop; }} }}",
+            share * 1e3
+        ));
+        let output = TestProcess::spawn_in(&self.router, rules).output();
+        assert!(output.status.success(), "{}", output_text(&output));
+    }
+
+    fn try_measure(&self, arguments: &[&str]) -> Output {
+        self.at_hub(&[&["measure"], arguments].concat())
+    }
+
+    /// Measures, and returns the record. A void result is accepted, as the load of the test machine is not tested.
+    fn measure(&self, arguments: &[&str]) -> Value {
+        self.measure_into(arguments[0], arguments)
+    }
+
+    fn measure_into(&self, out: &str, arguments: &[&str]) -> Value {
+        let kind = arguments[0];
+        let output = self.try_measure(&[arguments, &["--out", out]].concat());
+        let printed = output_text(&output);
+        assert!(matches!(output.status.code(), Some(0 | 3 | 5)), "{printed}\n{}", self.logs());
+        assert!(self.folder.join(out).join("report.html").exists());
+        let record = crate::support::record(&self.folder.join(out));
+        assert!(
+            record["scenario"].as_str().unwrap().contains(&format!("netstage measure {kind}")),
+            "{record:#}"
+        );
+        println!("{printed}");
+        record
+    }
+}
+
+/// Checks that a value is near the truth, with a tolerance relative to it.
+fn assert_near(value: f64, truth: f64, tolerance: f64) {
+    assert!((value / truth - 1.0).abs() <= tolerance, "{value} instead of {truth}");
+}
+
+fn expectation(record: &Value, name: &str) -> f64 {
+    let all = record["expectations"].as_array().unwrap();
+    let found = all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name}: {all:#?}"));
+    found["cells"][0]["mean"].as_f64().unwrap_or_else(|| panic!("{found:#}"))
+}
+
+fn latency_under_load_is_that_of_the_full_queue() {
+    let line = Line::new("measure-rrul");
+    let record = line.measure(&["rrul", "right", "-t", "8", "--max-delay", "1s"]);
+    // All four flows of a direction share its line; TCP's payload is 1,448 B of 1,500 B.
+    let full_queue = (QUEUE * FRAME * 8) as f64 / (RATE * FRAME as f64 / 1500.0);
+    for direction in ["download", "upload"] {
+        let throughput = 4.0 * expectation(&record, &format!("{direction}-throughput"));
+        // Acknowledgments of the other direction and probes take a part.
+        assert!((0.8 * RATE..RATE).contains(&throughput), "{direction}: {throughput}");
+        let idle = expectation(&record, &format!("{direction}-delay-idle"));
+        assert!(idle < 0.1 * full_queue, "{direction}: {idle}");
+        let loaded = expectation(&record, &format!("{direction}-delay-loaded"));
+        assert!(
+            (0.4 * full_queue..1.2 * full_queue).contains(&loaded),
+            "{direction}: {loaded}, {full_queue}"
+        );
+    }
+    let ping = expectation(&record, "ping-loaded");
+    assert!((0.8 * full_queue..2.4 * full_queue).contains(&ping), "{ping}");
+    let figures = fs::read_to_string(line.folder.join("rrul/figures.json")).unwrap();
+    for figure in ["Download throughput", "Upload throughput", "One-way delay", "Round-trip time"] {
+        assert!(figures.contains(figure), "{figure}");
+    }
+
+    // The scenario runs again, changed.
+    let scenario = line.try_measure(&["rrul", "right", "-t", "8", "--print"]);
+    let scenario = String::from_utf8(scenario.stdout).unwrap();
+    let short = scenario.replace("\"13 s\"", "\"7 s\"").replace("\"18 s\"", "\"8 s\"");
+    fs::write(line.folder.join("short.toml"), short.replace("\"7 s\", \"7 s\"", "\"6 s\", \"7 s\"")).unwrap();
+    line.run_live("short.toml", "short");
+}
+
+fn wrong_ends_have_a_remedy() {
+    let line = Line::new("measure-ends");
+    let fail = |arguments: &[&str], message: &str, remedy: &str| {
+        let output = line.try_measure(&[arguments, &["--print"]].concat());
+        let printed = output_text(&output);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains(message) && printed.contains(remedy), "{printed}");
+    };
+    fail(&["mlrsearch", "rigth"], "there is no agent rigth", "did you mean `right`?");
+    fail(&["mlrsearch", "left", "left"], "left is sender and receiver", "give two agents");
+    fail(&["ber", "right=10.1.2", "-b", "1M"], "10.1.2 is not an IP address", "agent's host");
+    fail(&["ber", "right"], "--bitrate", "--help");
+    fail(&["y1564", "right", "--service", "voice"], "missing committed rate", "voice,cir=10M");
+    fail(&["rrul", "right", "-t", "3"], "-t is too short", "5 seconds");
+    fail(&["rfc2544", "right", "-l", "20"], "frame_sizes", "64");
+    let token = line.succeed(&["fleet", "token", "third"]);
+    assert!(
+        line.fleet
+            .run_in(
+                &line.hosts[0],
+                &["fleet", "join", crate::support::fleet::CONTROLLER, token.trim(), "--state", "third"]
+            )
+            .status
+            .success()
+    );
+    fail(&["rrul", "right"], "several agents can send to right: left, third", "give the sender before right");
+    // Addresses and the sender's limit are in the scenario.
+    let printed = line.succeed(&["measure", "rfc6349", "left=10.1.1.2", "right", "-m", "20M", "--print"]);
+    assert!(printed.contains("left = { agent = \"left\", address = \"10.1.1.2\" }"), "{printed}");
+    assert!(printed.contains("rate = \"20000000 bit/s\""), "{printed}");
+}
+
+fn rates_and_losses_of_a_known_line_are_found() {
+    let line = Line::new("measure-truth");
+    let search = ["right", "-m", "16M", "-t", "3"];
+    let found = |kind: &str, arguments: &[&str]| line.measure(&[&[kind], &search[..], arguments].concat());
+
+    let record = found("mlrsearch", &["-l", "1518"]);
+    assert_near(mean(&record, "test.throughput", "throughput"), RATE, 0.03);
+    let record =
+        found("rfc2544", &["-l", "1518", "--tests", "throughput,latency,frame-loss", "--repeats", "2"]);
+    assert_near(mean(&record, "test.throughput", "throughput"), RATE, 0.03);
+    // At twice the rate of the line, half of the packets are lost, except for those in queue and bucket.
+    let kept = (RATE * 3.0 / 12_000.0 + (QUEUE + TOKENS) as f64) / (2.0 * RATE * 3.0 / 12_000.0);
+    assert_near(mean(&record, "test.loss_ratio", "frame-loss"), 1.0 - kept, 0.03);
+
+    let record = line.measure(&["rfc6349", "right", "-m", "16M", "-t", "6", "--search", "3"]);
+    assert_near(mean(&record, "test.tcp_throughput", "transfer"), RATE * 1448.0 / 1500.0, 0.1);
+
+    for (service, cir, accepted) in [("sold", "cir=5M", 1.0), ("oversold", "cir=10M", 0.0)] {
+        let agreement = format!("{service},{cir}");
+        let arguments =
+            ["y1564", "right", "-m", "16M", "-t", "2", "--performance", "2", "--service", &agreement];
+        let record = line.measure_into(service, &arguments);
+        assert_eq!(mean(&record, "test.accepted", &format!("activation[{service}]")), accepted, "{service}");
+    }
+
+    // Losses do not depend on the size, so they are not bit errors.
+    line.lose(0.05);
+    let record = line.measure(&["ber", "right", "-b", "4M", "-t", "4", "-l", "128,512,1518"]);
+    assert_near(mean(&record, "test.base_loss", "errors"), 0.05, 0.25);
+    assert!(mean(&record, "test.bit_error_rate", "errors") < 1e-5);
+}
+
+/// Returns the saved trials of an unfinished run.
+fn saved_trials(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false if path.to_string_lossy().contains("trial") => files.push(path),
+                false => {}
+            }
+        }
+    }
+    files
+}
+
+fn a_killed_series_goes_on_from_the_last_trial() {
+    let line = Line::new("measure-killed");
+    let arguments = [
+        "measure",
+        "rfc2544",
+        "right",
+        "-m",
+        "16M",
+        "-l",
+        "512,1518",
+        "-t",
+        "1",
+        "--tests",
+        "throughput",
+        "--out",
+        "out",
+    ];
+    let out = line.folder.join("out");
+    let mut command = line.start(&line.hub, "first.log", &arguments);
+    assert!(within(LIMIT, || saved_trials(&out).len() > 4), "{:?}\n{}", saved_trials(&out), line.logs());
+    command.signal("-KILL");
+    drop(command);
+    let saved: Vec<(PathBuf, Vec<u8>)> =
+        saved_trials(&out).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    let again = line.start(&line.hub, "again.log", &arguments);
+    drop(again.output());
+    let record = crate::support::record(&out);
+    let trials = record["cells"][0]["tests"][0]["trials"].as_array().unwrap();
+    assert!(trials.len() + 1 >= saved.len(), "{} trials", trials.len());
+    assert_near(mean(&record, "test.throughput", "throughput[1518]"), RATE, 0.05);
+    // Each run of the fleet is a trial: those of the first process were not repeated.
+    let runs = fs::read_to_string(line.folder.join("fleet/runs/last")).unwrap();
+    let runs: usize = runs.trim().parse().unwrap();
+    println!("{} saved, {} trials, {runs} runs", saved.len(), trials.len());
+    // At most the trial that was killed ran twice.
+    assert!(runs <= trials.len() + 1, "{runs} runs for {} trials", trials.len());
+}
+
+netstage_harness::tests![
+    latency_under_load_is_that_of_the_full_queue,
+    wrong_ends_have_a_remedy,
+    #[ignore = "the searches take three minutes"]
+    rates_and_losses_of_a_known_line_are_found,
+    a_killed_series_goes_on_from_the_last_trial,
+];
