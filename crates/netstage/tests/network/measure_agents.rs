@@ -8,7 +8,7 @@ use netstage_host::netns::qdiscs::TokenBucket;
 use serde_json::Value;
 use std::fs;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 const AGENTS: [&str; 2] = ["left", "right"];
@@ -85,7 +85,15 @@ impl Line {
 
     fn measure_into(&self, out: &str, arguments: &[&str]) -> Value {
         let kind = arguments[0];
-        let output = self.try_measure(&[arguments, &["--out", out]].concat());
+        let run = || self.try_measure(&[arguments, &["--out", out]].concat());
+        let mut output = run();
+        // On a busy machine, an agent may be late for the start of a run, which then fails. The series goes on.
+        for _ in 0..3 {
+            if output.status.code() != Some(1) || !output_text(&output).contains("has already begun") {
+                break;
+            }
+            output = run();
+        }
         let printed = output_text(&output);
         assert!(matches!(output.status.code(), Some(0 | 3 | 5)), "{printed}\n{}", self.logs());
         assert!(self.folder.join(out).join("report.html").exists());
@@ -112,7 +120,7 @@ fn expectation(record: &Value, name: &str) -> f64 {
 
 fn latency_under_load_is_that_of_the_full_queue() {
     let line = Line::new("measure-rrul");
-    let record = line.measure(&["rrul", "right", "-t", "8", "--max-delay", "1s"]);
+    let record = line.measure(&["rrul", "right", "-t", "6", "--max-delay", "1s"]);
     // All four flows of a direction share its line; TCP's payload is 1,448 B of 1,500 B.
     let full_queue = (QUEUE * FRAME * 8) as f64 / (RATE * FRAME as f64 / 1500.0);
     for direction in ["download", "upload"] {
@@ -133,13 +141,19 @@ fn latency_under_load_is_that_of_the_full_queue() {
     for figure in ["Download throughput", "Upload throughput", "One-way delay", "Round-trip time"] {
         assert!(figures.contains(figure), "{figure}");
     }
+}
 
-    // The scenario runs again, changed.
-    let scenario = line.try_measure(&["rrul", "right", "-t", "8", "--print"]);
-    let scenario = String::from_utf8(scenario.stdout).unwrap();
-    let short = scenario.replace("\"13 s\"", "\"7 s\"").replace("\"18 s\"", "\"8 s\"");
-    fs::write(line.folder.join("short.toml"), short.replace("\"7 s\", \"7 s\"", "\"6 s\", \"7 s\"")).unwrap();
-    line.run_live("short.toml", "short");
+fn a_written_scenario_can_be_changed_and_run_again() {
+    let line = Line::new("measure-print");
+    let printed =
+        line.succeed(&["measure", "ber", "right", "-b", "1M", "-t", "1", "-l", "128,1518", "--print"]);
+    let changed = printed.replace("rate = \"1000000 bit/s\"", "rate = \"2 Mbit/s\"");
+    assert_ne!(changed, printed);
+    fs::write(line.folder.join("ber.toml"), changed).unwrap();
+    let record = line.run_live("ber.toml", "changed");
+    let trials = record["cells"][0]["tests"][0]["trials"].as_array().unwrap();
+    assert!(trials.len() >= 2, "{trials:#?}");
+    trials.iter().for_each(|trial| assert_near(trial["requested_bps"].as_f64().unwrap(), 2e6, 0.01));
 }
 
 fn wrong_ends_have_a_remedy() {
@@ -206,65 +220,36 @@ fn rates_and_losses_of_a_known_line_are_found() {
     assert!(mean(&record, "test.bit_error_rate", "errors") < 1e-5);
 }
 
-/// Returns the saved trials of an unfinished run.
-fn saved_trials(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let path = entry.path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false if path.to_string_lossy().contains("trial") => files.push(path),
-                false => {}
-            }
-        }
-    }
-    files
+/// Counts the saved trials of an unfinished run.
+fn saved_trials(out: &Path) -> usize {
+    fs::read_to_string(out.join("trials/0-1.jsonl")).unwrap_or_default().lines().count()
 }
 
 fn a_killed_series_goes_on_from_the_last_trial() {
     let line = Line::new("measure-killed");
-    let arguments = [
-        "measure",
-        "rfc2544",
-        "right",
-        "-m",
-        "16M",
-        "-l",
-        "512,1518",
-        "-t",
-        "1",
-        "--tests",
-        "throughput",
-        "--out",
-        "out",
-    ];
+    let search = "measure rfc2544 right -m 16M -l 1518 -t 1 --tests throughput --out out";
+    let arguments: Vec<&str> = search.split(' ').collect();
     let out = line.folder.join("out");
     let mut command = line.start(&line.hub, "first.log", &arguments);
-    assert!(within(LIMIT, || saved_trials(&out).len() > 4), "{:?}\n{}", saved_trials(&out), line.logs());
+    assert!(within(LIMIT, || saved_trials(&out) > 2), "{}", line.logs());
     command.signal("-KILL");
     drop(command);
-    let saved: Vec<(PathBuf, Vec<u8>)> =
-        saved_trials(&out).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
-    let again = line.start(&line.hub, "again.log", &arguments);
-    drop(again.output());
+    let saved = saved_trials(&out);
+    drop(line.start(&line.hub, "again.log", &arguments).output());
     let record = crate::support::record(&out);
-    let trials = record["cells"][0]["tests"][0]["trials"].as_array().unwrap();
-    assert!(trials.len() + 1 >= saved.len(), "{} trials", trials.len());
-    assert_near(mean(&record, "test.throughput", "throughput[1518]"), RATE, 0.05);
-    // Each run of the fleet is a trial: those of the first process were not repeated.
+    let trials = record["cells"][0]["tests"][0]["trials"].as_array().unwrap().len();
+    assert_near(mean(&record, "test.throughput", "throughput"), RATE, 0.05);
+    // Each trial is a run of the fleet. At most the trial that was killed ran twice.
     let runs = fs::read_to_string(line.folder.join("fleet/runs/last")).unwrap();
     let runs: usize = runs.trim().parse().unwrap();
-    println!("{} saved, {} trials, {runs} runs", saved.len(), trials.len());
-    // At most the trial that was killed ran twice.
-    assert!(runs <= trials.len() + 1, "{runs} runs for {} trials", trials.len());
+    assert!(saved < trials && runs <= trials + 1, "{saved} saved, {trials} trials, {runs} runs");
 }
 
 netstage_harness::tests![
     latency_under_load_is_that_of_the_full_queue,
+    a_written_scenario_can_be_changed_and_run_again,
     wrong_ends_have_a_remedy,
-    #[ignore = "the searches take three minutes"]
+    #[ignore = "the searches take five minutes"]
     rates_and_losses_of_a_known_line_are_found,
     a_killed_series_goes_on_from_the_last_trial,
 ];
