@@ -13,6 +13,12 @@ pub trait RunGuard: Send + Sync {
     /// Notes that a controller now owns the agent.
     fn taken(&self, peer: ConnectionAddresses);
 
+    /// Checks the greeting of a fleet's controller: its last starts, and the fingerprint of its authority. Both may be
+    /// empty.
+    fn greeted(&self, _starts: &[String], _authority: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Admits or refuses a run. Fills in the addresses that the assignment leaves open.
     fn prepare(
         &self,

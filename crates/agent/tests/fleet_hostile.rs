@@ -485,7 +485,7 @@ fn idle_connections_do_not_lock_out_agents() {
 fn rejected_joins_are_logged_at_a_bounded_rate() {
     needs::time(2);
     let stage = Stage::new("rejected-joins");
-    let authority = stage.fleet.authority().unwrap().fingerprint();
+    let authority = stage.fleet.authorities().unwrap().presented().fingerprint();
     for _ in 0..2 * MAX_BURST {
         let token = Token::generate(&authority).unwrap();
         let rejected = member::join(&stage.folder.join(ENEMY), &stage.address.to_string(), &token);

@@ -25,7 +25,7 @@ impl World {
         fleet
             .token(&TokenGrant { agent: "secret".into(), labels: Vec::new(), valid, lasting })
             .expect("a token");
-        let authority = fleet.authority().expect("the authority exists");
+        let authority = fleet.authorities().expect("the authority exists").current;
         World { folder, fleet, authority }
     }
 

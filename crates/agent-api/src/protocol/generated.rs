@@ -9,6 +9,13 @@ pub struct HelloRequest {
     /// Version of the controller's program.
     #[prost(string, tag = "3")]
     pub tool: ::prost::alloc::string::String,
+    /// Of a fleet's controller: random names of its last starts, newest last. An agent refuses a controller
+    /// that does not know the last one it has met.
+    #[prost(string, repeated, tag = "4")]
+    pub starts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Of a fleet's controller: SHA-256 fingerprint of its current certificate authority, hexadecimal.
+    #[prost(string, tag = "5")]
+    pub authority: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HelloReply {

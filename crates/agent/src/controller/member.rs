@@ -279,12 +279,25 @@ fn lock(reported: &Mutex<ReportedBins>) -> MutexGuard<'_, ReportedBins> {
 
 /// Asks an agent for its identity and versions.
 pub(crate) async fn query_identity(client: &mut AgentClient<Channel>) -> Result<HelloReply, Status> {
-    let request = HelloRequest {
+    greet(client, greeting()).await
+}
+
+/// Returns the greeting of a controller that belongs to no fleet.
+pub(crate) fn greeting() -> HelloRequest {
+    HelloRequest {
         oldest_version: *VERSIONS.start(),
         newest_version: *VERSIONS.end(),
         tool: env!("CARGO_PKG_VERSION").into(),
-    };
-    Ok(client.hello(request).await?.into_inner())
+        ..HelloRequest::default()
+    }
+}
+
+/// Greets an agent, and returns its identity.
+pub(crate) async fn greet(
+    client: &mut AgentClient<Channel>,
+    greeting: HelloRequest,
+) -> Result<HelloReply, Status> {
+    Ok(client.hello(greeting).await?.into_inner())
 }
 
 async fn attend(

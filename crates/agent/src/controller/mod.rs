@@ -25,7 +25,7 @@ pub use address::AgentAddress;
 pub(crate) use address::channel_over;
 pub use clocks::{AgentClocks, ClockComparison};
 pub use error::{AgentDisconnect, ControllerError};
-pub(crate) use member::{exchange_clocks, query_identity};
+pub(crate) use member::{exchange_clocks, greet, greeting, query_identity};
 pub use reports::CollectedReports;
 
 use calls::{CallAnswers, call_all, thread_count};

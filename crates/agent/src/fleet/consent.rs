@@ -5,6 +5,7 @@
 //! of that key. [`super::confirmation`] binds it to the address and to the present.
 
 use super::authority::TlsIdentity;
+use super::trust::TrustedAuthorities;
 use netstage_agent_api::protocol::generated::Consent;
 use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, ServiceTask};
 use netstage_core::time::Duration;
@@ -120,15 +121,16 @@ pub fn is_signed_by(certificate: &[u8], message: &[u8], signature: &[u8]) -> boo
     parsed.is_ok_and(|parsed| parsed.verify_signature(ECDSA_P256_SHA256, message, signature).is_ok())
 }
 
-/// Reports whether a consent was signed by an agent of the authority's fleet and permits sending on
+/// Reports whether a consent was signed by an agent of the authorities' fleet and permits sending on
 /// these terms.
-pub fn covers(consent: &Consent, authority: &CertificateDer<'_>, terms: &ConsentTerms) -> bool {
+pub fn covers(consent: &Consent, trusted: &TrustedAuthorities, terms: &ConsentTerms) -> bool {
     let verified = || {
-        let anchor = anchor_from_trusted_cert(authority).ok()?;
+        let anchors: Vec<_> =
+            trusted.valid().filter_map(|authority| anchor_from_trusted_cert(authority).ok()).collect();
         let certificate = CertificateDer::from(consent.certificate.as_slice());
         let certificate = EndEntityCert::try_from(&certificate).ok()?;
         let (now, usage) = (UnixTime::now(), KeyUsage::client_auth());
-        certificate.verify_for_usage(&[ECDSA_P256_SHA256], &[anchor], &[], now, usage, None, None).ok()?;
+        certificate.verify_for_usage(&[ECDSA_P256_SHA256], &anchors, &[], now, usage, None, None).ok()?;
         let statement = terms.statement();
         certificate.verify_signature(ECDSA_P256_SHA256, statement.as_bytes(), &consent.signature).ok()
     };
@@ -180,7 +182,8 @@ mod tests {
         let given = sign(identity(&ours, far));
         let [consent] = &given[..] else { panic!("{given:?}") };
         let [terms] = &ConsentTerms::received(3, &assignment).collect::<Vec<_>>()[..] else { panic!() };
-        let check = |consent: &Consent, terms: &ConsentTerms| covers(consent, ours.certificate(), terms);
+        let trusted = TrustedAuthorities::one(ours.certificate().clone());
+        let check = |consent: &Consent, terms: &ConsentTerms| covers(consent, &trusted, terms);
         assert!(check(consent, terms));
         for other in [
             ConsentTerms { run: 4, ..terms.clone() },

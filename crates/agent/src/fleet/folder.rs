@@ -5,12 +5,13 @@
 //! once, however many hosts try. A host without an agent file is not an agent, whatever certificate it
 //! presents.
 
-use super::authority::{Authority, is_agent_name};
+use super::authority::{self, Authorities, Authority, is_agent_name};
 use super::private;
 use super::status::{AgentAvailability, AgentStatus, StatusFile};
 use super::token::{self, Token, sha256};
 use netstage_host::lock::Lock;
 use netstage_host::startup_error::StartupError;
+use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,6 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Age from which the hub's status file is stale, which means that no hub is running.
 const STALE_AFTER: Duration = Duration::from_secs(5);
+/// Maximum number of starts of the hub that are remembered.
+const MAX_STARTS: usize = 1000;
 /// Certificates an agent may have at a time: the current one and the next.
 const MAX_CERTIFICATES: usize = 2;
 
@@ -53,6 +56,9 @@ pub struct RegisteredAgent {
     pub lasting_s: u64,
     /// SHA-256 fingerprint and expiry (seconds since 1970) of each certificate.
     pub certificates: Vec<(String, u64)>,
+    /// SHA-256 fingerprint of the authority of the last certificate.
+    #[serde(default)]
+    pub authority: String,
 }
 
 /// Content of a token's file.
@@ -149,9 +155,39 @@ impl FleetFolder {
         })
     }
 
-    /// Opens the certificate authority of the fleet.
-    pub fn authority(&self) -> Result<Authority, StartupError> {
-        Authority::open(&self.folder).map_err(|error| file_error(&self.folder, &error))
+    /// Opens the certificate authorities of the fleet.
+    pub fn authorities(&self) -> Result<Authorities, StartupError> {
+        Authorities::open(&self.folder).map_err(|error| file_error(&self.folder, &error))
+    }
+
+    /// Replaces the certificate authority. The old one is trusted for the time of the transition, in which
+    /// connected agents renew their certificates. Returns its end, seconds since 1970.
+    pub fn rotate(&self, transition: Duration) -> Result<u64, StartupError> {
+        if let Some((_, ends_s)) = self.authorities()?.previous {
+            return Err(StartupError::new(
+                format!("the last rotation is in transition for another {} s", ends_s - now_s().min(ends_s)),
+                "wait until the transition has ended; `netstage fleet doctor` lists the agents without a new certificate",
+            ));
+        }
+        authority::rotate(&self.folder, &self.name, transition)
+            .map_err(|error| file_error(&self.folder, &error))
+    }
+
+    /// Records a start of the hub, and returns the names of the last starts, this one last.
+    pub(super) fn record_start(&self) -> Result<Vec<String>, StartupError> {
+        let path = self.folder.join(STARTS);
+        let mut starts: Vec<String> = match private::read_json(&path) {
+            Ok(starts) => starts,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(file_error(&path, &error)),
+        };
+        let mut name = [0; 8];
+        let random = SystemRandom::new().fill(&mut name);
+        random.map_err(|_| StartupError::new("no random numbers", "try again later"))?;
+        starts.push(name.iter().map(|byte| format!("{byte:02x}")).collect());
+        starts.drain(..starts.len().saturating_sub(MAX_STARTS));
+        private::write_json(&path, &starts).map_err(|error| file_error(&path, &error))?;
+        Ok(starts)
     }
 
     /// Creates a token with which one host can join as the given agent.
@@ -176,12 +212,15 @@ impl FleetFolder {
                 format!("choose another name, or remove it first: netstage fleet remove {agent}"),
             ));
         }
-        let token = Token::generate(&self.authority()?.fingerprint())
+        let authorities = self.authorities()?;
+        let token = Token::generate(&authorities.presented().fingerprint())
             .map_err(|error| StartupError::new(error.to_string(), "try again later"))?;
+        // The host could not authenticate the controller by this token later.
+        let ends_s = authorities.previous.map_or(u64::MAX, |(_, ends_s)| ends_s);
         let given = StoredToken {
             agent: agent.clone(),
             labels: labels.clone(),
-            expires_s: now_s() + grant.valid.as_secs(),
+            expires_s: (now_s() + grant.valid.as_secs()).min(ends_s),
             lasting_s: grant.lasting.as_secs(),
         };
         let path = self.token_file(&token.id());
@@ -203,8 +242,12 @@ impl FleetFolder {
         if given.expires_s < now_s() {
             return Err("the token has expired".into());
         }
-        let agent =
-            RegisteredAgent { labels: given.labels, lasting_s: given.lasting_s, certificates: Vec::new() };
+        let agent = RegisteredAgent {
+            labels: given.labels,
+            lasting_s: given.lasting_s,
+            certificates: Vec::new(),
+            authority: String::new(),
+        };
         if self.agent_file(&given.agent).exists() {
             return Err(format!("agent {} already exists", given.agent));
         }
@@ -236,6 +279,7 @@ impl FleetFolder {
         registered.certificates.push((sha256(certificate.der()), expires_s));
         let surplus = registered.certificates.len().saturating_sub(MAX_CERTIFICATES);
         registered.certificates.drain(..surplus);
+        registered.authority = authority.fingerprint();
         let path = self.agent_file(agent);
         private::write_json(&path, &registered)
             .map_err(|error| format!("the controller cannot store the certificate: {error}"))?;
@@ -383,6 +427,7 @@ pub fn default_fleet_folder() -> PathBuf {
 const SETTINGS: &str = "fleet.json";
 const AGENTS: &str = "agents";
 const TOKENS: &str = "tokens";
+const STARTS: &str = "starts.json";
 
 /// Returns the seconds since 1970.
 pub(super) fn now_s() -> u64 {
@@ -396,7 +441,6 @@ pub(super) fn now_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::authority;
     use super::*;
 
     fn fleet(name: &str) -> (netstage_harness::TemporaryFolder, FleetFolder) {
@@ -413,7 +457,7 @@ mod tests {
     #[test]
     fn a_token_can_be_used_once_and_a_removed_agent_gets_no_certificate() {
         let (_place, fleet) = fleet("once");
-        let authority = fleet.authority().unwrap();
+        let authority = fleet.authorities().unwrap().current;
         let token = fleet.token(&grant("ber-1", 60)).unwrap();
         let (_, request) = authority::request().unwrap();
         let signed = fleet.join(&authority, token.secret(), &request).unwrap();
@@ -438,7 +482,7 @@ mod tests {
     #[test]
     fn removing_an_agent_revokes_its_tokens() {
         let (_place, fleet) = fleet("tokens");
-        let authority = fleet.authority().unwrap();
+        let authority = fleet.authorities().unwrap().current;
         let (_, request) = authority::request().unwrap();
         let [used, left, other] = ["a", "a", "b"].map(|agent| fleet.token(&grant(agent, 60)).unwrap());
         fleet.join(&authority, used.secret(), &request).unwrap();
@@ -453,7 +497,7 @@ mod tests {
     #[test]
     fn invalid_tokens_expired_tokens_and_invalid_requests_are_refused() {
         let (_place, fleet) = fleet("nothing");
-        let authority = fleet.authority().unwrap();
+        let authority = fleet.authorities().unwrap().current;
         let (_, request) = authority::request().unwrap();
         for secret in [&b""[..], b"../../fleet", &[0; 16]] {
             assert!(fleet.join(&authority, secret, &request).is_err());

@@ -5,7 +5,7 @@
 //! Every connection is checked once a second: an agent that was removed, or whose certificate has expired, is
 //! disconnected at once, even during a run.
 
-use super::authority::{Authority, agent_name_of};
+use super::authority::{Authorities, agent_name_of};
 use super::enrollment::EnrollmentService as Enrollment;
 use super::enrollment::generated::enrollment_server::EnrollmentServer;
 use super::folder::file_error;
@@ -14,9 +14,9 @@ use super::metrics::{self, HubCounts, count};
 use super::status::{AgentAvailability, AgentStatus};
 use super::tls::{self, Acceptor};
 use super::token::sha256;
-use crate::controller::{channel_over, exchange_clocks, query_identity};
-use netstage_agent_api::protocol::generated::HelloReply;
+use crate::controller::{channel_over, exchange_clocks, greet, greeting, query_identity};
 use netstage_agent_api::protocol::generated::agent_client::AgentClient;
+use netstage_agent_api::protocol::generated::{HelloReply, HelloRequest};
 use netstage_agent_api::protocol::{common_version, displayable};
 use netstage_core::measure::{ClockOffset, OffsetEstimator};
 use netstage_host::clock;
@@ -69,8 +69,9 @@ const PRESENCE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Hub that listens but does not serve yet.
 pub struct Hub {
     fleet: FleetFolder,
-    authority: Authority,
-    acceptor: Acceptor,
+    trust: HubTrust,
+    /// Names of the last starts, this one last.
+    starts: Vec<String>,
     listener: TcpListener,
     commands: ControlSocket,
     ender: DaemonShutdown,
@@ -85,13 +86,34 @@ pub struct Hub {
 /// State shared by the hub's tasks.
 struct HubShared {
     fleet: FleetFolder,
-    authority: Arc<Authority>,
+    trust: Mutex<HubTrust>,
+    /// Names of the last starts, this one last.
+    starts: Vec<String>,
     log: Log,
     /// Log of clients that are rejected or not identified yet.
     rejections: Arc<LimitedLog>,
     counts: Arc<HubCounts>,
     since: Instant,
     state: Mutex<ConnectedAgents>,
+}
+
+/// Certificate authorities, and the acceptor of connections under them.
+#[derive(Clone)]
+struct HubTrust {
+    authorities: Arc<Authorities>,
+    acceptor: Acceptor,
+}
+
+impl HubTrust {
+    fn new(fleet: &FleetFolder) -> Result<HubTrust, StartupError> {
+        let authorities = fleet.authorities()?;
+        let identity = authorities.presented().controller();
+        let identity = identity.map_err(|error| file_error(fleet.folder(), &error))?;
+        let acceptor = Acceptor::new(identity, &authorities.trusted()).map_err(|error| {
+            StartupError::new(format!("certificate authority of the fleet: {error}"), "create another fleet")
+        })?;
+        Ok(HubTrust { authorities: Arc::new(authorities), acceptor })
+    }
 }
 
 #[derive(Default)]
@@ -118,12 +140,9 @@ impl Hub {
     /// Listens for the agents of a fleet, and for commands.
     pub fn bind(fleet: FleetFolder, address: SocketAddr, log: Log) -> Result<Hub, StartupError> {
         let lock = fleet.lock()?;
-        let authority = fleet.authority()?;
+        let trust = HubTrust::new(&fleet)?;
+        let starts = fleet.record_start()?;
         let system = |error: io::Error| file_error(fleet.folder(), &error);
-        let identity = authority.controller().map_err(system)?;
-        let acceptor = Acceptor::new(identity, authority.certificate()).map_err(|error| {
-            StartupError::new(format!("certificate authority of the fleet: {error}"), "create another fleet")
-        })?;
         let listener = TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
             Ok(listener)
@@ -140,8 +159,8 @@ impl Hub {
         fleet.write_status(seen.clone()).map_err(system)?;
         Ok(Hub {
             fleet,
-            authority,
-            acceptor,
+            trust,
+            starts,
             listener,
             commands,
             ender: DaemonShutdown::default(),
@@ -176,7 +195,8 @@ impl Hub {
         let mut ended = self.ender.subscribe();
         let shared = Arc::new(HubShared {
             fleet: self.fleet,
-            authority: Arc::new(self.authority),
+            trust: Mutex::new(self.trust),
+            starts: self.starts,
             rejections: Arc::new(LimitedLog::new(Arc::clone(&self.log))),
             log: self.log,
             counts: Arc::default(),
@@ -194,7 +214,7 @@ impl Hub {
                 prometheus::listen(address, page, self.ender.subscribe()).await.map_err(io::Error::other)?;
             }
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
-            tokio::spawn(accept(listener, self.acceptor, Arc::clone(&shared)));
+            tokio::spawn(accept(listener, Arc::clone(&shared)));
             tokio::spawn(maintain(Arc::clone(&shared)));
             let incoming = UnixListenerStream::new(commands.listener()?);
             let until = async move {
@@ -211,6 +231,41 @@ impl Hub {
 impl HubShared {
     fn state(&self) -> MutexGuard<'_, ConnectedAgents> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trust(&self) -> HubTrust {
+        self.trust.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the greeting of this controller, without its starts.
+    fn greeting(&self) -> HelloRequest {
+        let authority = self.trust().authorities.current.fingerprint();
+        HelloRequest { authority, ..greeting() }
+    }
+
+    /// Follows a rotation of the authority, and the end of its transition.
+    fn follow_rotation(&self) -> Result<(), StartupError> {
+        let (known, found) = (self.trust().authorities, self.fleet.authorities()?);
+        if known.trusted() == found.trusted() {
+            return Ok(());
+        }
+        *self.trust.lock().unwrap_or_else(PoisonError::into_inner) = HubTrust::new(&self.fleet)?;
+        if found.previous.is_some() {
+            (self.log)(Level::Note, "the authority was rotated; connected agents renew their certificates");
+            return Ok(());
+        }
+        (self.log)(Level::Note, "the previous authority is no longer trusted");
+        let authority = found.current.fingerprint();
+        for (name, agent) in &self.state().agents {
+            if self.fleet.registered(name).is_some_and(|registered| registered.authority != authority) {
+                count(&self.counts.aborted);
+                let what =
+                    format!("disconnecting agent {name}: its certificate is of the previous authority");
+                (self.log)(Level::Note, &what);
+                let _ = agent.connection.shutdown(Shutdown::Both);
+            }
+        }
+        Ok(())
     }
 
     /// Reads the registered agents if they have changed.
@@ -302,7 +357,7 @@ impl HubShared {
 }
 
 /// Accepts connections of agents, and of hosts that join.
-async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, shared: Arc<HubShared>) {
+async fn accept(listener: tokio::net::TcpListener, shared: Arc<HubShared>) {
     let strangers = PendingConnections::new(MAX_PENDING_CONNECTIONS);
     loop {
         let Ok((stream, from)) = listener.accept().await else {
@@ -312,18 +367,14 @@ async fn accept(listener: tokio::net::TcpListener, acceptor: Acceptor, shared: A
         };
         count(&shared.counts.connections);
         // The task ends when the client is identified.
-        let task = tokio::spawn(identify_client(acceptor.clone(), stream, from, Arc::clone(&shared)));
+        let task = tokio::spawn(identify_client(stream, from, Arc::clone(&shared)));
         strangers.admit(task.abort_handle(), Identified::default());
     }
 }
 
 /// Performs the handshake, identifies the client, and serves the application protocol it requests.
-async fn identify_client(
-    acceptor: Acceptor,
-    stream: tokio::net::TcpStream,
-    from: SocketAddr,
-    shared: Arc<HubShared>,
-) {
+async fn identify_client(stream: tokio::net::TcpStream, from: SocketAddr, shared: Arc<HubShared>) {
+    let acceptor = shared.trust().acceptor;
     let handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
     let reject = |why: &str| {
         count(&shared.counts.rejected);
@@ -351,7 +402,7 @@ async fn enrol(shared: Arc<HubShared>, stream: TlsConnection, agent: Option<Stri
     let from = stream.peer().remote;
     let service = Enrollment {
         fleet: shared.fleet.clone(),
-        authority: Arc::clone(&shared.authority),
+        authorities: shared.trust().authorities,
         agent,
         from,
         counts: Arc::clone(&shared.counts),
@@ -388,7 +439,8 @@ async fn identify_agent(shared: Arc<HubShared>, stream: TlsConnection, name: Str
         Err(why) => return disconnected(&why),
     };
     let mut client = AgentClient::new(channel.clone());
-    let hello = match timeout(ANSWER_TIMEOUT, query_identity(&mut client)).await {
+    let introduction = HelloRequest { starts: shared.starts.clone(), ..shared.greeting() };
+    let hello = match timeout(ANSWER_TIMEOUT, greet(&mut client, introduction)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(status)) => return disconnected(&displayable(status.message())),
         Err(_) => return disconnected("no answer"),
@@ -441,7 +493,7 @@ async fn poll_agent(
     for poll in 0.. {
         let mut estimator = OffsetEstimator::default();
         let asked = async {
-            let hello = query_identity(client).await?;
+            let hello = greet(client, shared.greeting()).await?;
             let state = exchange_clocks(client, &mut estimator).await?;
             Ok::<_, tonic::Status>((hello, state))
         };
@@ -512,6 +564,9 @@ async fn maintain(shared: Arc<HubShared>) {
         let maintained = spawn_blocking(move || {
             shared.read_registry();
             shared.disconnect_invalid();
+            if let Err(error) = shared.follow_rotation() {
+                (shared.log)(Level::Alarm, &format!("cannot read the authority: {error}"));
+            }
             if let Err(error) = shared.fleet.write_status(shared.statuses(false)) {
                 (shared.log)(Level::Alarm, &format!("cannot write the status of the agents: {error}"));
             }
@@ -567,6 +622,7 @@ mod tests {
             labels: Vec::new(),
             lasting_s: 3600,
             certificates: vec![("00".into(), expires_s)],
+            authority: String::new(),
         };
         private::write_json(&folder.join("agents/site.json"), &site).unwrap();
         // State left behind by a hub that is killed while the agent is connected.

@@ -7,11 +7,13 @@ use super::enrollment::generated::enrollment_client::EnrollmentClient;
 use super::enrollment::generated::{JoinRequest, RenewRequest};
 use super::folder::file_error;
 use super::folder::now_s;
+use super::known_controller::KnownController;
 use super::metrics::{self, count};
 use super::policy::PolicyGuard;
 use super::private;
 use super::tls::{self, FleetDialer};
 use super::token::{Token, sha256};
+use super::trust::TrustedAuthorities;
 use crate::controller::channel_over;
 use crate::{EndReason, ExclusiveAgent, RunGuard, Spool, Worker};
 use netstage_core::fleet::Policy;
@@ -22,8 +24,8 @@ use netstage_host::shared_key::TlsConnection;
 use netstage_host::shutdown::DaemonShutdown;
 use netstage_host::startup_error::StartupError;
 use rcgen::KeyPair;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -43,8 +45,8 @@ const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration
 /// handshake, without giving a reason.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const REJECTED: &str = "the controller closed the connection at once: this agent was removed or replaced there and has to \
-                        join again, or another agent of its name, with a copy of its folder, is connected, or the \
-                        controller was about to stop";
+                        join again, or another agent of its name, with a copy of its folder, is connected, or this agent \
+                        refused the controller, or the controller was about to stop";
 const EXPIRED: &str = "this agent's certificate has expired, so it has to join again: remove it at the controller, and join \
                        with a new token and an empty state folder";
 /// Number of renewal checks during the life of a certificate, and the maximum time between two of them.
@@ -54,7 +56,6 @@ const MAX_RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const MEMBERSHIP: &str = "membership.json";
 const KEY: &str = "agent.key";
 const CERTIFICATE: &str = "agent.pem";
-const AUTHORITY: &str = "authority.pem";
 
 /// Membership of an agent in its fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,11 +126,14 @@ pub fn join(folder: &Path, address: &str, token: &Token) -> Result<Membership, S
             certificate_s: (now_s(), reply.expires_s),
         };
         let file = |error: io::Error| file_error(folder, &error);
-        private::write(
-            &folder.join(AUTHORITY),
-            pem::encode(&pem::Pem::new("CERTIFICATE", authority.to_vec())).as_bytes(),
-        )
-        .map_err(file)?;
+        // An older controller announces no authorities.
+        let authorities = match reply.authorities {
+            Some(message) => {
+                TrustedAuthorities::from_message(message).map_err(|error| failed(error.to_string()))?
+            }
+            None => TrustedAuthorities::one(authority),
+        };
+        authorities.write(folder).map_err(file)?;
         keep(folder, &key, &reply.certificate, &membership).map_err(file)?;
         Ok(membership)
     })
@@ -146,7 +150,7 @@ fn keep(folder: &Path, key: &KeyPair, certificate: &str, membership: &Membership
 pub struct FleetAgent {
     folder: PathBuf,
     membership: Membership,
-    authority: CertificateDer<'static>,
+    known: Arc<KnownController>,
     guard: Arc<PolicyGuard>,
     spool: Spool,
     ender: DaemonShutdown,
@@ -168,7 +172,7 @@ impl FleetAgent {
                 _ => file_error(folder, &error),
             })?;
         let file = |error: io::Error| file_error(folder, &error);
-        let authority = read_certificate(&folder.join(AUTHORITY)).map_err(file)?;
+        let known = Arc::new(KnownController::open(folder, Arc::clone(&log)).map_err(file)?);
         let lock = Lock::take(&folder.join("agent.lock")).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => StartupError::new(
                 format!("another agent uses {}", folder.display()),
@@ -178,13 +182,13 @@ impl FleetAgent {
         })?;
         let spool = Spool::open_persistent(&folder.join("spool")).map_err(file)?;
         let controller = &membership.controller;
-        let guard = PolicyGuard::new(policy, controller, authority.clone(), folder, Arc::clone(&log));
+        let guard = PolicyGuard::new(policy, controller, Arc::clone(&known), folder, Arc::clone(&log));
         let guard = Arc::new(guard.map_err(file)?);
         let folder = folder.to_owned();
         Ok(FleetAgent {
             folder,
             membership,
-            authority,
+            known,
             guard,
             spool,
             ender: DaemonShutdown::default(),
@@ -213,7 +217,7 @@ impl FleetAgent {
     /// Serves on this thread until the agent is stopped. Runs have threads of their own.
     pub fn serve(self, worker: Arc<dyn Worker>) -> io::Result<()> {
         let runtime = runtime()?;
-        let FleetAgent { folder, membership, authority, guard, spool, ender, metrics, log, _lock } = self;
+        let FleetAgent { folder, membership, known, guard, spool, ender, metrics, log, _lock } = self;
         let ending = Arc::clone(&guard);
         let turns = Arc::new(ExclusiveAgent::new(spool, worker, Arc::clone(&guard) as Arc<dyn RunGuard>));
         let session_log = Arc::clone(&log);
@@ -231,15 +235,8 @@ impl FleetAgent {
             let expires_s = expires_s.load(Ordering::Relaxed);
             Some(metrics::agent_page(&guard.counts, &turns.snapshot(), expires_s, since.elapsed()))
         });
-        let dialling = ControllerDialer {
-            folder,
-            membership,
-            expires_s,
-            authority,
-            guard,
-            turns: Arc::clone(&turns),
-            log,
-        };
+        let dialling =
+            ControllerDialer { folder, membership, expires_s, known, guard, turns: Arc::clone(&turns), log };
         runtime.block_on(async {
             if let Some(address) = metrics {
                 prometheus::listen(address, page, ender.subscribe()).await.map_err(io::Error::other)?;
@@ -261,7 +258,7 @@ struct ControllerDialer {
     membership: Membership,
     /// Expiry of the certificate, for the metrics.
     expires_s: Arc<AtomicU64>,
-    authority: CertificateDer<'static>,
+    known: Arc<KnownController>,
     guard: Arc<PolicyGuard>,
     turns: Arc<ExclusiveAgent>,
     log: Log,
@@ -275,11 +272,7 @@ impl ControllerDialer {
         let mut logged = String::new();
         let log = Arc::clone(&self.log);
         loop {
-            if self.needs_renewal()
-                && let Err(why) = self.renew().await
-            {
-                (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}"));
-            }
+            self.renew_if_needed().await;
             let began = Instant::now();
             let controller = format!("the controller at {}", self.membership.address);
             let why = match self.connect().await {
@@ -316,7 +309,7 @@ impl ControllerDialer {
     async fn connect(&self) -> Result<TlsConnection, String> {
         let identity = self.identity()?;
         self.guard.sign_with(Signer::new(&identity));
-        let dialler = FleetDialer::for_member(identity, &self.authority, tls::COMMANDS)
+        let dialler = FleetDialer::for_member(identity, &self.known.trusted(), tls::COMMANDS)
             .map_err(|error| error.to_string())?;
         let has_ended = self.membership.certificate_s.1 <= now_s();
         dial(&dialler, &self.membership.address).await.map_err(|why| match why {
@@ -328,7 +321,7 @@ impl ControllerDialer {
     /// Serves a connection until it ends. The connection stays valid while the certificate is renewed, also
     /// during a run.
     async fn serve(&mut self, stream: TlsConnection) {
-        let turns = Arc::clone(&self.turns);
+        let (turns, known) = (Arc::clone(&self.turns), Arc::clone(&self.known));
         let serving = turns.serve(stream);
         tokio::pin!(serving);
         loop {
@@ -339,13 +332,8 @@ impl ControllerDialer {
                     }
                     return;
                 }
-                () = sleep(self.renewal_check_interval()) => {
-                    if self.needs_renewal()
-                        && let Err(why) = self.renew().await
-                    {
-                        (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}"));
-                    }
-                }
+                () = sleep(self.renewal_check_interval()) => self.renew_if_needed().await,
+                () = known.wait_for_announcement() => self.renew_if_needed().await,
             }
         }
     }
@@ -356,16 +344,24 @@ impl ControllerDialer {
             .clamp(RETRY_DELAYS.0, MAX_RENEWAL_CHECK_INTERVAL)
     }
 
-    /// Reports whether the certificate is in the last third of its validity.
+    /// Reports whether the certificate is in the last third of its validity, or the authority was replaced.
     fn needs_renewal(&self) -> bool {
         let (given, ends) = self.membership.certificate_s;
         let now = now_s();
-        now < ends && now > ends - (ends - given.min(ends)) / 3
+        now < ends && (now > ends - (ends - given.min(ends)) / 3 || self.known.has_new_authority())
+    }
+
+    async fn renew_if_needed(&mut self) {
+        if self.needs_renewal()
+            && let Err(why) = self.renew().await
+        {
+            (self.log)(Level::Alarm, &format!("cannot renew the certificate: {why}"));
+        }
     }
 
     async fn renew(&mut self) -> Result<(), String> {
         let identity = self.identity()?;
-        let dialler = FleetDialer::for_member(identity, &self.authority, tls::ENROLLMENT)
+        let dialler = FleetDialer::for_member(identity, &self.known.trusted(), tls::ENROLLMENT)
             .map_err(|error| error.to_string())?;
         let stream = dial(&dialler, &self.membership.address).await?;
         let channel = channel_over(stream, "controller", Instant::now() + DIAL_TIMEOUT).await?;
@@ -376,6 +372,10 @@ impl ControllerDialer {
         let reply = reply.map_err(|status| status.message().to_owned())?.into_inner();
         if !reply.refusal.is_empty() {
             return Err(reply.refusal);
+        }
+        if let Some(message) = reply.authorities {
+            let trusted = TrustedAuthorities::from_message(message);
+            trusted.and_then(|trusted| self.known.trust(trusted)).map_err(|error| error.to_string())?;
         }
         self.membership.certificate_s = (now_s(), reply.expires_s);
         self.expires_s.store(reply.expires_s, Ordering::Relaxed);

@@ -9,8 +9,10 @@
 //! - [`folder`]: the controller's files about its fleet; [`runs`]: its files about runs.
 //! - [`hub`]: the controller's process, which accepts agents and forwards requests to them.
 //! - [`member`]: the agent's process; [`policy`]: enforcement of its policy.
+//! - `known_controller`: what an agent knows of its controller.
 //! - `budget`: account of the bytes sent per day.
 //! - [`consent`]: a receiver's signed consent, which the sender verifies.
+//! - [`trust`]: trusted certificate authorities, before, during and after a rotation.
 //! - [`status`]: status of the agents; `metrics`: metrics for Prometheus.
 
 pub mod authority;
@@ -20,6 +22,7 @@ mod consent;
 pub mod enrollment;
 pub mod folder;
 pub mod hub;
+mod known_controller;
 pub mod member;
 mod metrics;
 pub mod policy;
@@ -28,6 +31,7 @@ pub mod runs;
 pub mod status;
 mod tls;
 pub mod token;
+pub mod trust;
 
 pub use folder::FleetFolder;
 pub use netstage_host::startup_error::StartupError;

@@ -4,6 +4,7 @@
 use super::budget::{BudgetKeeper, DailyBudget};
 use super::confirmation::{self, ConsentResponder};
 use super::consent::{self, ConsentTerms, Signer};
+use super::known_controller::KnownController;
 use super::metrics::{AgentCounts, count};
 use crate::services;
 use crate::{FIRST_PORT, RunGuard};
@@ -27,7 +28,6 @@ use netstage_scenario::plan::ServiceProgram;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nameindex};
 use nix::unistd::geteuid;
-use rustls::pki_types::CertificateDer;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct PolicyGuard {
     policy: Policy,
     controller: String,
-    authority: CertificateDer<'static>,
+    known: Arc<KnownController>,
     signer: Mutex<Option<Arc<Signer>>>,
     /// Consents of the receivers in the run that was admitted last.
     consents: Mutex<Vec<Consent>>,
@@ -60,14 +60,14 @@ pub struct PolicyGuard {
 }
 
 impl PolicyGuard {
-    /// Returns the admission control for requests of this controller, in the fleet of this authority. The folder has
+    /// Returns the admission control for requests of this controller, in the fleet of its authority. The folder has
     /// the account of the sent bytes; the error is that of its file.
     ///
     /// Gives up the capabilities that only enforcement needs. The calling thread must be the only one of the process.
     pub fn new(
         policy: Policy,
         controller: &str,
-        authority: CertificateDer<'static>,
+        known: Arc<KnownController>,
         folder: &Path,
         log: Log,
     ) -> io::Result<PolicyGuard> {
@@ -99,7 +99,7 @@ impl PolicyGuard {
             logged_drops: Mutex::default(),
             budget: Mutex::new(budget),
             controller: controller.into(),
-            authority,
+            known,
             signer: Mutex::default(),
             consents: Mutex::default(),
             responder: Mutex::default(),
@@ -157,10 +157,11 @@ impl PolicyGuard {
                 egress_interface: outgoing.interface(own, other).filter(|_| sends),
             }
         });
+        let trusted = self.known.trusted();
         let services = assignment.services.iter().map(|task| {
             let (own, other) = (task.local_endpoint().ip(), task.remote_endpoint());
             let terms = ConsentTerms::sent_by_service(run, task, duration);
-            let agrees = |consent: &Consent| consent::covers(consent, &self.authority, &terms);
+            let agrees = |consent: &Consent| consent::covers(consent, &trusted, &terms);
             ServiceRequest {
                 name: &task.name,
                 kind: task.task.program().name(),
@@ -203,7 +204,8 @@ impl PolicyGuard {
         let one_ended =
             matches!(flow.transport, TaskTransport::IcmpEcho(_) | TaskTransport::UdpUnreachable(_));
         let terms = ConsentTerms::of_flow(run, flow, duration);
-        let covers = |consent: &Consent| consent::covers(consent, &self.authority, &terms);
+        let trusted = self.known.trusted();
+        let covers = |consent: &Consent| consent::covers(consent, &trusted, &terms);
         FlowRole::Send {
             rate: flow.traffic.pattern().and_then(|pattern| match self.is_enforced {
                 true => pattern.mean_rate(),
@@ -281,6 +283,10 @@ impl PolicyGuard {
 }
 
 impl RunGuard for PolicyGuard {
+    fn greeted(&self, starts: &[String], authority: &str) -> Result<(), String> {
+        self.known.greeted(starts, authority)
+    }
+
     fn taken(&self, peer: ConnectionAddresses) {
         (self.log)(Level::Note, &format!("acquired by controller {} at {}", self.controller, peer.remote));
     }
@@ -300,11 +306,12 @@ impl RunGuard for PolicyGuard {
     fn confirm(&self, run: u64, assignment: &Assignment, stop: &AtomicBool) -> Result<(), OrderRefusal> {
         let consents = std::mem::take(&mut *lock(&self.consents));
         let sent: Vec<ConsentTerms> = ConsentTerms::sent(run, assignment).collect();
+        let trusted = self.known.trusted();
         // Terms and consent of all flows between two addresses. A group has no address at which to ask.
         let mut pairs = BTreeMap::<(IpAddr, IpAddr, &[u8]), (Vec<&ConsentTerms>, &Consent)>::new();
         for terms in sent.iter().filter(|terms| !terms.destination.ip().is_multicast()) {
             // One-ended flows have no consent.
-            let covers = |consent: &&Consent| consent::covers(consent, &self.authority, terms);
+            let covers = |consent: &&Consent| consent::covers(consent, &trusted, terms);
             let Some(consent) = consents.iter().find(covers) else { continue };
             let pair = (terms.source, terms.destination.ip(), consent.certificate.as_slice());
             pairs.entry(pair).or_insert_with(|| (Vec::new(), consent)).0.push(terms);

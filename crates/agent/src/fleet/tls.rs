@@ -4,6 +4,7 @@
 
 use super::authority::{CONTROLLER, TlsIdentity};
 use super::token::sha256;
+use super::trust::TrustedAuthorities;
 use netstage_host::shared_key::{TlsConnection, Trust, Verifier};
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -27,9 +28,13 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(default_provider())
 }
 
-fn roots(authority: &CertificateDer<'static>) -> Result<Arc<RootCertStore>, Error> {
+fn roots<'a>(
+    authorities: impl IntoIterator<Item = &'a CertificateDer<'static>>,
+) -> Result<Arc<RootCertStore>, Error> {
     let mut roots = RootCertStore::empty();
-    roots.add(authority.clone())?;
+    for authority in authorities {
+        roots.add(authority.clone())?;
+    }
     Ok(Arc::new(roots))
 }
 
@@ -40,8 +45,8 @@ pub struct Acceptor(TlsAcceptor);
 impl Acceptor {
     /// Returns an acceptor with the controller's identity. Clients without a certificate are accepted, so
     /// that they can join.
-    pub fn new(identity: TlsIdentity, authority: &CertificateDer<'static>) -> Result<Acceptor, Error> {
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority)?, provider())
+    pub fn new(identity: TlsIdentity, trusted: &TrustedAuthorities) -> Result<Acceptor, Error> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots(trusted.valid())?, provider())
             .allow_unauthenticated()
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
@@ -81,12 +86,12 @@ impl FleetDialer {
     /// Returns a dialer with an identity, for the given application protocol.
     pub fn for_member(
         identity: TlsIdentity,
-        authority: &CertificateDer<'static>,
+        trusted: &TrustedAuthorities,
         application: &[u8],
     ) -> Result<FleetDialer, Error> {
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
-            .with_root_certificates(roots(authority)?)
+            .with_root_certificates(roots(trusted.valid())?)
             .with_client_auth_cert(identity.chain, identity.key)?;
         Ok(FleetDialer::with(config, application))
     }
@@ -120,7 +125,7 @@ impl Trust for PinnedAuthority {
     ) -> Result<(), Error> {
         let authority = intermediates.iter().find(|certificate| sha256(certificate) == self.0);
         let authority = authority.ok_or(CertificateError::UnknownIssuer)?.clone().into_owned();
-        let verifier = WebPkiServerVerifier::builder_with_provider(roots(&authority)?, provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots([&authority])?, provider());
         let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
         let name = name.ok_or(CertificateError::NotValidForName)?;
         verifier.verify_server_cert(shown, &[], name, &[], now).map(|_| ())
@@ -140,7 +145,9 @@ pub fn describe(error: &io::Error) -> String {
         Some(Error::InvalidCertificate(
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
         )) => "the peer's certificate is not valid yet; check both clocks".into(),
-        Some(Error::InvalidCertificate(_)) => "the peer's certificate belongs to another fleet".into(),
+        Some(Error::InvalidCertificate(_)) => {
+            "the peer's certificate belongs to another fleet, or to an authority that was rotated out".into()
+        }
         Some(Error::AlertReceived(_)) => "the peer does not accept the certificate of this host".into(),
         Some(other) => format!("TLS error ({other})"),
         None => format!("connection broke ({error})"),

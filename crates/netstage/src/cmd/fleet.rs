@@ -31,6 +31,9 @@ const LS_EXAMPLES: &str = "Examples:
   netstage fleet ls --json";
 const REMOVE_EXAMPLES: &str = "Examples:
   netstage fleet remove north";
+const ROTATE_EXAMPLES: &str = "Examples:
+  netstage fleet rotate
+  netstage fleet rotate --transition 1h";
 const DOCTOR_EXAMPLES: &str = "Examples:
   netstage fleet doctor";
 const POLICIES_EXAMPLES: &str = "Examples:
@@ -112,6 +115,15 @@ pub enum Command {
         /// Name of the agent
         agent: String,
     },
+    /// Replace the certificate authority; connected agents renew their certificates
+    #[command(after_help = ROTATE_EXAMPLES)]
+    Rotate {
+        #[command(flatten)]
+        folder: FleetOption,
+        /// Time for which the old authority is trusted, too, as 1h or 7d
+        #[arg(long, value_name = "TIME", default_value = "7d", value_parser = span)]
+        transition: Duration,
+    },
     /// Check the agents and print how to fix what is wrong
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor {
@@ -180,6 +192,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
             folder.open()?.remove(agent).map_err(failure)?;
             print(format!("removed agent {agent}\n").as_bytes()).map(|()| OK)
         }
+        Command::Rotate { folder, transition } => rotate(&folder.open()?, *transition),
         Command::Doctor { folder } => doctor(&folder.open()?),
         Command::Policies { folder, json } => policies(&folder.open()?, *json),
         Command::Clock { folder, json } => clock(&folder.open()?, *json),
@@ -235,6 +248,33 @@ fn join(controller: &str, token: &str, state: &Path) -> Result<u8, Failure> {
         state.display()
     );
     print(text.as_bytes()).map(|()| OK)
+}
+
+fn rotate(fleet: &FleetFolder, transition: Duration) -> Result<u8, Failure> {
+    fleet.rotate(transition).map_err(failure)?;
+    let ends = time(transition.as_nanos() as u64);
+    let text = format!(
+        "new authority; the old one is trusted for another {ends}\n\
+         Agents that connect within this time renew their certificates; all others have to join again.\n\
+         next: netstage fleet doctor, which lists agents without a new certificate\n"
+    );
+    print(text.as_bytes()).map(|()| OK)
+}
+
+/// Returns the agents without a certificate of the new authority, during the transition after a rotation.
+fn unrotated(fleet: &FleetFolder) -> Result<Vec<String>, Failure> {
+    let authorities = fleet.authorities().map_err(failure)?;
+    let Some((_, ends_s)) = &authorities.previous else { return Ok(Vec::new()) };
+    let left = time((ends_s * 1_000_000_000).saturating_sub(now_ns()));
+    let current = authorities.current.fingerprint();
+    let registered = fleet.all_registered().map_err(failure)?.into_iter();
+    let old = registered.filter(|(_, agent)| agent.authority != current);
+    let problem = |name| {
+        format!(
+            "{name}: no certificate of the new authority; it has to connect within {left}, or to join again"
+        )
+    };
+    Ok(old.map(|(name, _)| problem(name)).collect())
 }
 
 fn agents(fleet: &FleetFolder) -> Result<Vec<AgentStatus>, Failure> {
@@ -354,6 +394,7 @@ fn doctor(fleet: &FleetFolder) -> Result<u8, Failure> {
             report(&format!("clock error is ± {}; one-way delays are off by as much", time(clock.error_ns)));
         }
     }
+    found.extend(unrotated(fleet)?);
     let open = FleetRuns::read_all(fleet).map_err(failure)?.open_runs();
     for (run, opened) in &open {
         let problem = format!(

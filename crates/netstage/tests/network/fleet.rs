@@ -1,7 +1,7 @@
 //! Tests of a fleet: agents in separate namespaces join with tokens and connect to their controller over a management
 //! network; scenarios run on them; failures.
 
-use crate::support::fleet::{Fleet, LIMIT};
+use crate::support::fleet::{CONTROLLER, Fleet, LIMIT};
 use crate::support::{TemporaryFolder, TestProcess, output_text, within};
 use netstage_core::rng::RandomStream;
 use netstage_harness::needs;
@@ -423,6 +423,74 @@ fn an_agent_renews_its_certificate_before_expiry() {
     assert_eq!(stage.log("hub.log").matches("agent ber-1 connected").count(), 1, "{}", stage.logs());
 }
 
+fn the_authority_is_replaced_and_the_old_one_refused_after_the_transition() {
+    let stage = FleetNetwork::new("fleet-rotate");
+    let hub = stage.serve();
+    let mut agents = stage.join_all();
+    // An agent that is not connected during the transition.
+    drop(agents.pop());
+    stage.wait_for(&[("muc-1", "offline")]);
+    let rotated = stage.succeed(&["fleet", "rotate", "--transition", "30s"]);
+    assert!(rotated.contains("the old one is trusted for another 30"), "{rotated}");
+    let again = stage.at_hub(&["fleet", "rotate"]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(output_text(&again).contains("is in transition for another"), "{}", output_text(&again));
+    for agent in ["ber-1", "fra-1"] {
+        stage.wait_for_log(&format!("{agent}.log"), "certificate renewed");
+    }
+    let doctor = output_text(&stage.at_hub(&["fleet", "doctor"]));
+    assert!(doctor.contains("muc-1: no certificate of the new authority"), "{doctor}");
+    assert!(!doctor.contains("ber-1: no certificate"), "{doctor}");
+    // A host joins during the transition.
+    let token = stage.succeed(&["fleet", "token", "late", "--label", "munich"]);
+    let arguments = ["fleet", "join", CONTROLLER, token.trim(), "--state", "late"];
+    let joined = stage.run_in(&stage.hosts[2], &arguments);
+    assert!(joined.status.success(), "{}", output_text(&joined));
+
+    stage.wait_for_log("hub.log", "the previous authority is no longer trusted");
+    let renewals = stage.log("ber-1.log").matches("certificate renewed").count();
+    assert_eq!(renewals, 1, "{}", stage.logs());
+    // Another process of the controller, and agents that dial again.
+    drop(hub);
+    let _hub = stage.serve_again();
+    let _late =
+        stage.start(&stage.hosts[2], "late.log", &["agent", "--state", "late", "--policy", "policy.toml"]);
+    stage.wait_for(&[("ber-1", "idle"), ("fra-1", "idle"), ("late", "idle")]);
+    let scenario = scenario().replace("agent = \"muc-1\"", "agent = \"late\"");
+    fs::write(stage.folder.join("three.toml"), scenario).unwrap();
+    stage.run_live("three.toml", "out");
+    // The old certificate is not accepted, and the old agent does not accept the controller.
+    let _old = stage.agent(2);
+    stage.wait_for_log("muc-1.log", "an authority that was rotated out");
+    assert!(!stage.log("hub.log").contains("agent muc-1 connected"), "{}", stage.logs());
+}
+
+/// Two controllers whose fleet folders are copies of each other serve at the same address, one after the other.
+fn controllers_with_copies_of_the_folder_are_refused() {
+    let stage = FleetNetwork::new("fleet-copied");
+    let hub = stage.serve();
+    let token = stage.succeed(&["fleet", "token", "ber-1"]);
+    assert!(stage.join(0, token.trim()).status.success());
+    let _agent = stage.agent(0);
+    stage.wait_for(&[("ber-1", "idle")]);
+    let copy = Command::new("cp").arg("-r").args(["fleet", "copy"]).current_dir(&*stage.folder).status();
+    assert!(copy.unwrap().success());
+    drop(hub);
+    // The copy takes over, as on a new host.
+    let serve = ["fleet", "serve", "--fleet", "copy", "--listen", CONTROLLER];
+    let other = stage.start(&stage.hub, "copy.log", &serve);
+    stage.wait_for_log("copy.log", "agent ber-1 connected");
+    drop(other);
+    // The original is outdated now.
+    let original = stage.serve_again();
+    stage.wait_for_log("hub.log", "two controllers use copies of the fleet's folder");
+    stage.wait_for_log("ber-1.log", "controller refused");
+    assert!(!stage.log("hub.log").contains("agent ber-1 connected"), "{}", stage.logs());
+    drop(original);
+    let _other = stage.start(&stage.hub, "copy-again.log", &serve);
+    stage.wait_for_log("copy-again.log", "agent ber-1 connected");
+}
+
 fn a_second_process_or_copy_of_an_agent_is_rejected() {
     let stage = FleetNetwork::new("fleet-copy");
     let _hub = stage.serve();
@@ -531,6 +599,8 @@ netstage_harness::tests![
     an_interrupted_run_is_repeated,
     a_run_that_lost_all_agents_is_repeated,
     an_agent_renews_its_certificate_before_expiry,
+    the_authority_is_replaced_and_the_old_one_refused_after_the_transition,
+    controllers_with_copies_of_the_folder_are_refused,
     a_second_process_or_copy_of_an_agent_is_rejected,
     #[ignore = "a hundred kills take ten minutes"]
     no_result_is_lost_after_a_hundred_kills,

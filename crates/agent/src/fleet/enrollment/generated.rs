@@ -28,6 +28,21 @@ pub struct JoinReply {
     /// Expiry of the certificate, seconds since 1970.
     #[prost(uint64, tag = "5")]
     pub expires_s: u64,
+    #[prost(message, optional, tag = "6")]
+    pub authorities: ::core::option::Option<Authorities>,
+}
+/// Certificate authorities that an agent trusts from now on.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Authorities {
+    /// Issuer of new certificates (PEM).
+    #[prost(string, tag = "1")]
+    pub current: ::prost::alloc::string::String,
+    /// Authority before the last rotation (PEM); empty if there is none.
+    #[prost(string, tag = "2")]
+    pub previous: ::prost::alloc::string::String,
+    /// Time from which the previous authority is not trusted, seconds since 1970.
+    #[prost(uint64, tag = "3")]
+    pub previous_ends_s: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RenewRequest {
@@ -42,6 +57,8 @@ pub struct RenewReply {
     pub certificate: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
     pub expires_s: u64,
+    #[prost(message, optional, tag = "4")]
+    pub authorities: ::core::option::Option<Authorities>,
 }
 /// Generated client implementations.
 pub mod enrollment_client {

@@ -4,7 +4,7 @@
 #[allow(missing_docs, clippy::all)]
 pub mod generated;
 
-use super::authority::Authority;
+use super::authority::Authorities;
 use super::folder::{FleetFolder, IssuedCertificate};
 use super::metrics::{HubCounts, count};
 use generated::enrollment_server;
@@ -19,8 +19,8 @@ use tonic::{Request, Response, Status};
 pub struct EnrollmentService {
     /// Fleet.
     pub fleet: FleetFolder,
-    /// Certificate authority of the fleet.
-    pub authority: Arc<Authority>,
+    /// Certificate authorities of the fleet.
+    pub authorities: Arc<Authorities>,
     /// Agent whose certificate was presented, if any.
     pub agent: Option<String>,
     /// Remote address.
@@ -52,7 +52,7 @@ impl EnrollmentService {
 impl enrollment_server::Enrollment for EnrollmentService {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinReply>, Status> {
         let request = request.into_inner();
-        let result = self.fleet.join(&self.authority, &request.secret, &request.request);
+        let result = self.fleet.join(&self.authorities.current, &request.secret, &request.request);
         self.log_result("joined", &self.counts.joined, &result);
         Ok(Response::new(match result {
             Err(refusal) => JoinReply { refusal, ..JoinReply::default() },
@@ -62,6 +62,7 @@ impl enrollment_server::Enrollment for EnrollmentService {
                 controller: self.fleet.name.clone(),
                 certificate,
                 expires_s,
+                authorities: Some(self.authorities.trusted().message()),
             },
         }))
     }
@@ -69,14 +70,15 @@ impl enrollment_server::Enrollment for EnrollmentService {
     async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<RenewReply>, Status> {
         let request = request.into_inner().request;
         let result = match &self.agent {
-            Some(agent) => self.fleet.renew(&self.authority, agent, &request),
+            Some(agent) => self.fleet.renew(&self.authorities.current, agent, &request),
             None => Err("no client certificate".into()),
         };
         self.log_result("renewed its certificate", &self.counts.renewed, &result);
         Ok(Response::new(match result {
             Err(refusal) => RenewReply { refusal, ..RenewReply::default() },
             Ok(IssuedCertificate { certificate, expires_s, .. }) => {
-                RenewReply { refusal: String::new(), certificate, expires_s }
+                let authorities = Some(self.authorities.trusted().message());
+                RenewReply { refusal: String::new(), certificate, expires_s, authorities }
             }
         }))
     }

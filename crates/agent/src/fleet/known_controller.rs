@@ -1,0 +1,154 @@
+//! Facts that an agent knows of its controller: the authorities it trusts, the authority that the controller announces, and
+//! the last start of the controller.
+//!
+//! Each start of a controller has a random name, and the fleet's folder has the names of the last ones. If the folder
+//! is copied and both controllers start, neither has the other's new name. An agent that has met one of them refuses the
+//! other, whose run numbers and registry of agents may be outdated.
+
+use super::private;
+use super::trust::TrustedAuthorities;
+use netstage_host::log::{Level, Log};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// File with the last start of the controller.
+const START_FILE: &str = "controller-start.json";
+
+/// Facts that an agent knows of its controller.
+pub struct KnownController {
+    folder: PathBuf,
+    trusted: Mutex<TrustedAuthorities>,
+    /// Fingerprint of the controller's current authority; empty if it announced none.
+    announced: watch::Sender<String>,
+    start: Mutex<KnownStart>,
+    log: Log,
+}
+
+#[derive(Default)]
+struct KnownStart {
+    /// Name of the last start; empty before the first.
+    name: String,
+    /// Whether the refusal of another controller has been logged.
+    is_refusal_logged: bool,
+}
+
+impl KnownController {
+    /// Reads the state in an agent's folder.
+    pub fn open(folder: &Path, log: Log) -> io::Result<KnownController> {
+        let name = match private::read_json(&folder.join(START_FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read?,
+        };
+        Ok(KnownController {
+            folder: folder.to_owned(),
+            trusted: Mutex::new(TrustedAuthorities::read(folder)?),
+            announced: watch::Sender::default(),
+            start: Mutex::new(KnownStart { name, is_refusal_logged: false }),
+            log,
+        })
+    }
+
+    /// Returns the trusted authorities.
+    pub fn trusted(&self) -> TrustedAuthorities {
+        lock(&self.trusted).clone()
+    }
+
+    /// Trusts these authorities from now on.
+    pub fn trust(&self, authorities: TrustedAuthorities) -> io::Result<()> {
+        authorities.write(&self.folder)?;
+        *lock(&self.trusted) = authorities;
+        Ok(())
+    }
+
+    /// Returns whether the controller has another authority than the one the agent trusts. A new certificate is
+    /// issued by that one.
+    pub fn has_new_authority(&self) -> bool {
+        let announced = self.announced.borrow();
+        !announced.is_empty() && *announced != lock(&self.trusted).fingerprint()
+    }
+
+    /// Waits until the controller announces another authority.
+    pub async fn wait_for_announcement(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.announced.subscribe().changed().await;
+    }
+
+    /// Checks the last starts of a controller, the last one being its own, and notes the fingerprint of its authority.
+    /// Either is empty if the controller did not announce it.
+    pub fn greeted(&self, starts: &[String], authority: &str) -> Result<(), String> {
+        self.check_start(starts)?;
+        if !authority.is_empty() {
+            self.announced.send_if_modified(|known| {
+                let is_new = known != authority;
+                authority.clone_into(known);
+                is_new
+            });
+        }
+        Ok(())
+    }
+
+    fn check_start(&self, starts: &[String]) -> Result<(), String> {
+        let Some(last) = starts.last() else { return Ok(()) };
+        let mut known = lock(&self.start);
+        if !known.name.is_empty() && !starts.contains(&known.name) {
+            let file = self.folder.join(START_FILE);
+            let what = format!(
+                "this agent has met another controller of the fleet, of which this one does not know: two controllers \
+                 use copies of the fleet's folder, or one uses an old backup; stop one of them; to go on with this one, \
+                 stop the agent, delete {} on its host and start it again",
+                file.display()
+            );
+            if !known.is_refusal_logged {
+                (self.log)(Level::Alarm, &format!("controller refused: {what}"));
+            }
+            known.is_refusal_logged = true;
+            return Err(what);
+        }
+        known.is_refusal_logged = false;
+        if known.name != *last {
+            known.name.clone_from(last);
+            if let Err(error) = private::write_json(&self.folder.join(START_FILE), last) {
+                (self.log)(Level::Alarm, &format!("cannot store the start of the controller: {error}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::authority::{Authorities, Authority};
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn controllers_with_copies_of_a_folder_are_distinguished() {
+        let folder = netstage_harness::TemporaryFolder::new("known-controller");
+        Authority::create(&folder, "lab").unwrap();
+        Authorities::open(&folder).unwrap().trusted().write(&folder).unwrap();
+        let open = || KnownController::open(&folder, Arc::new(|_, _| {})).unwrap();
+        let starts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let agent = open();
+        agent.greeted(&starts(&["a1"]), "").unwrap();
+        // The copy is started, and the agent meets it first.
+        agent.greeted(&starts(&["a1", "b1"]), "").unwrap();
+        agent.greeted(&starts(&["a1", "b1"]), "").unwrap();
+        assert!(agent.greeted(&starts(&["a1"]), "").unwrap_err().contains("copies of the fleet's folder"));
+        assert!(
+            open().greeted(&starts(&["a1", "a2"]), "").is_err(),
+            "after a restart of agent and controller"
+        );
+        open().greeted(&starts(&["a1", "b1", "b2"]), "").unwrap();
+        // Clients of the hub do not announce starts.
+        agent.greeted(&[], "").unwrap();
+        assert!(!agent.has_new_authority());
+        agent.greeted(&[], "another").unwrap();
+        assert!(agent.has_new_authority());
+    }
+}
