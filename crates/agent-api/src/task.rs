@@ -25,6 +25,9 @@ pub struct Assignment {
     pub duration: Duration,
     /// Width of a bin.
     pub interval: Duration,
+    /// Time for which the run continues without its controller, if it has a lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Duration>,
     /// Flows the agent sends or receives.
     pub flows: Vec<FlowTask>,
     /// Provider edge router to run, if any.
@@ -55,6 +58,7 @@ impl Assignment {
             seed: 1,
             duration,
             interval,
+            lease: None,
             flows,
             edge: None,
             watch: Vec::new(),

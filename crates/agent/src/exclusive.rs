@@ -22,8 +22,9 @@ use tokio_stream::StreamExt as _;
 use tonic::transport::server::Connected;
 use tower::Service as _;
 
-/// Interval after which a silent connection is probed, and the time allowed for the answer.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
+/// Interval after which a silent connection is probed, and the time allowed for the answer. Heartbeats are more
+/// frequent, so that only a dead connection is probed during a run, and replaced before its lease expires.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3));
 
 /// Agent that serves controllers one at a time.
 pub struct ExclusiveAgent {

@@ -7,6 +7,7 @@ use netstage_host::shared_key::ConnectionAddresses;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Decides what an agent does for a controller, and keeps account of its requests. Called from any thread.
 pub trait RunGuard: Send + Sync {
@@ -18,6 +19,8 @@ pub trait RunGuard: Send + Sync {
     fn greeted(&self, _starts: &[String], _authority: &str) -> Result<(), String> {
         Ok(())
     }
+    /// Notes that the controller is no longer heard, and that the run continues for at most this time.
+    fn left_alone(&self, _left: Duration) {}
 
     /// Admits or refuses a run. Fills in the addresses that the assignment leaves open.
     fn prepare(

@@ -23,6 +23,7 @@ use netstage_agent_api::results::CompletedBins;
 use netstage_agent_api::task::{self, Assignment};
 use netstage_core::fleet::{AgentSession, Lease, RunPhase};
 use netstage_core::measure::{FaultTime, VoidReason};
+use netstage_core::time::Instant;
 use netstage_host::clock::{self, Epoch, monotonic_ns};
 use netstage_host::shared_key::ConnectionAddresses;
 use netstage_traffic::stamp::WallClock;
@@ -31,6 +32,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
+use std::time::Duration;
 use tokio::sync::{mpsc as channel, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -57,6 +59,8 @@ pub struct AgentShared {
 #[derive(Default)]
 struct AgentSharedState {
     session: AgentSession,
+    /// Number of Attend streams so far. The latest one counts.
+    attendance: u64,
     run: Option<RunHandle>,
     /// Numbers and paths of the reports that no controller has released.
     kept: Vec<(u64, PathBuf)>,
@@ -105,6 +109,16 @@ impl AgentShared {
     /// Reports whether a controller owns this agent.
     pub fn is_attended(&self) -> bool {
         self.state().session.is_locked()
+    }
+
+    /// Returns the time for which the run continues unless its controller is heard; `None` if it does not.
+    fn left_of_lease(&self) -> Option<Duration> {
+        let expiry = self.state().session.lease_expiry()?;
+        Some(Duration::from_nanos(expiry.since(now()).0)).filter(|left| !left.is_zero())
+    }
+
+    fn is_latest(&self, attendance: u64) -> bool {
+        self.state().attendance == attendance
     }
 
     /// Returns the reports that no controller has released, and the problems that occurred.
@@ -228,7 +242,7 @@ impl AgentService {
     ) -> Result<oneshot::Receiver<PreparationResult>, OrderRefusal> {
         let mut assignment = read_assignment(request.task_version, &request.assignment)?;
         let mut state = self.0.state();
-        state.session.prepare(request.controller, request.run)?;
+        state.session.prepare(request.controller, request.run, assignment.lease)?;
         let allowed = match &self.0.guard {
             Some(guard) => require_peer(peer)
                 .and_then(|peer| guard.prepare(request.run, &mut assignment, &request.consents, peer)),
@@ -417,17 +431,26 @@ impl agent_server::Agent for AgentService {
             return Err(Status::invalid_argument("an Attend stream must begin with a heartbeat"));
         };
         let (progress, out) = channel::channel(16);
-        let attended = self.0.state().session.attend(first.controller);
+        let attended = {
+            let mut state = self.0.state();
+            let attended = state.session.attend(first.controller, now());
+            attended.map(|()| {
+                state.attendance += 1;
+                state.attendance
+            })
+        };
         match attended {
             Err(refusal) => {
                 let refused = Progress { refusal: Some(refusal.into()), ..Progress::default() };
                 let _ = progress.try_send(Ok(refused));
             }
-            Ok(()) => {
+            Ok(attendance) => {
                 if let (Some(guard), Some(peer)) = (&self.0.guard, peer) {
                     guard.taken(peer);
                 }
-                tokio::spawn(send_progress_until_gone(Arc::clone(&self.0), heartbeats, progress));
+                self.0.changed.send_replace(());
+                let shared = Arc::clone(&self.0);
+                tokio::spawn(attend_until_gone(shared, heartbeats, progress, attendance));
             }
         }
         Ok(Response::new(ReceiverStream::new(out)))
@@ -511,14 +534,47 @@ fn require_peer(peer: Option<ConnectionAddresses>) -> Result<ConnectionAddresses
     peer.ok_or_else(unknown)
 }
 
+/// Reads the monotonic clock.
+fn now() -> Instant {
+    Instant(monotonic_ns())
+}
+
+/// Serves an Attend stream. When it ends, the session ends: at once, or when the lease of the run expires before
+/// the controller opens another stream.
+async fn attend_until_gone(
+    shared: Arc<AgentShared>,
+    heartbeats: Streaming<Heartbeat>,
+    progress: channel::Sender<Result<Progress, Status>>,
+    attendance: u64,
+) {
+    if !send_progress_until_silent(&shared, heartbeats, progress, attendance).await {
+        return;
+    }
+    if let (Some(guard), Some(left)) = (&shared.guard, shared.left_of_lease()) {
+        guard.left_alone(left);
+    }
+    let mut changed = shared.changed.subscribe();
+    while shared.is_latest(attendance)
+        && let Some(left) = shared.left_of_lease()
+    {
+        // The run may end before its lease, or the controller return.
+        let _ = timeout(left, changed.changed()).await;
+    }
+    if shared.is_latest(attendance) {
+        end(&shared.end, EndReason::ControllerGone);
+    }
+}
+
 /// Sends progress in answer to each heartbeat and after each change, until the controller ends its stream or
 /// its heartbeats stop. Missing heartbeats are counted in ticks instead of time, because an agent that was
-/// itself delayed could not receive them.
-async fn send_progress_until_gone(
-    shared: Arc<AgentShared>,
+/// itself delayed could not receive them; a lease is a time. Returns false if the agent closes the session, or
+/// another stream has replaced this one.
+async fn send_progress_until_silent(
+    shared: &AgentShared,
     mut heartbeats: Streaming<Heartbeat>,
     progress: channel::Sender<Result<Progress, Status>>,
-) {
+    attendance: u64,
+) -> bool {
     let (mut changed, mut closing) = (shared.changed.subscribe(), shared.closing.subscribe());
     let mut tick = interval(HEARTBEAT_CHECK_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -536,24 +592,25 @@ async fn send_progress_until_gone(
         let has_changed = tokio::select! {
             biased;
             message = heartbeats.message() => match message {
-                Ok(Some(_)) => {
+                Ok(Some(_)) if shared.is_latest(attendance) => {
                     lease.renew();
+                    shared.state().session.handle_heartbeat(now());
                     true
                 }
-                Ok(None) | Err(_) => break,
+                Ok(Some(_)) => return false,
+                Ok(None) | Err(_) => return true,
             },
-            _ = closing.wait_for(|closing| *closing) => return,
+            _ = closing.wait_for(|closing| *closing) => return false,
             _ = changed.changed() => true,
-            _ = tick.tick() => match lease.tick() {
+            _ = tick.tick() => match lease.tick() || shared.left_of_lease().is_some() {
                 true => false,
-                false => break,
+                false => return true,
             },
         };
         if has_changed {
             send_progress();
         }
     }
-    end(&shared.end, EndReason::ControllerGone);
 }
 
 async fn send_report(

@@ -4,6 +4,7 @@
 
 use netstage_core::fleet::{AgentSession, Lease, Receipt, ResultLedger, RunPhase};
 use netstage_core::rng::RandomStream;
+use netstage_core::time::{Duration, Instant};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,11 +15,13 @@ const CONTROLLER_BEATS: u32 = 8;
 const DELAY: u64 = 4;
 /// Duration of a run.
 const LENGTH: u64 = 60;
+/// Lease of the runs that have one. The steps of the world are nanoseconds of its clock.
+const LEASE: u64 = 50;
 /// Time for which a controller waits for all agents to be ready, and for the last result after the end of a run.
 const TIMEOUT: u64 = 8 * BEAT;
-/// Maximum time from the end of all faults to the end of a new run: the expiry of the previous controller and the
-/// end of its run, one run that times out meanwhile, and the next run.
-const RECOVERY: u64 = (CONTROLLER_BEATS as u64 + 1) * BEAT + LENGTH + 2 * TIMEOUT + LENGTH + TIMEOUT;
+/// Maximum time from the end of all faults to the end of a new run: the expiry of the previous controller, its lease and
+/// the end of its run, one run that times out meanwhile, and the next run.
+const RECOVERY: u64 = (CONTROLLER_BEATS as u64 + 1) * BEAT + LEASE + LENGTH + 2 * TIMEOUT + LENGTH + TIMEOUT;
 
 #[derive(Clone, Debug)]
 enum FleetMessage {
@@ -54,6 +57,8 @@ struct SimulatedAgent {
     owner: u64,
     over_at: u64,
     renewed_at: u64,
+    /// Whether the current run has a lease.
+    has_lease: bool,
 }
 
 impl SimulatedAgent {
@@ -96,6 +101,8 @@ struct FleetWorld {
     now: u64,
     random: RandomStream,
     loss: f64,
+    /// Added to every agent's clock, which may start anywhere.
+    clock: u64,
     agents: Vec<SimulatedAgent>,
     cut_until: Vec<u64>,
     controller: Controller,
@@ -122,6 +129,7 @@ impl FleetWorld {
             now: 0,
             random: RandomStream::new(seed, "world"),
             loss,
+            clock: seed >> 8,
             cut_until: vec![0; agents.len()],
             last_accepted: vec![0; agents.len()],
             agents,
@@ -180,15 +188,18 @@ impl FleetWorld {
         };
         match message {
             FleetMessage::Heartbeat { controller } => {
-                if agent.owner == controller || agent.session.attend(controller).is_ok() {
+                let time = Instant(self.clock + now);
+                if agent.session.attend(controller, time).is_ok() {
                     agent.owner = controller;
                     agent.renewed_at = now;
                     agent.lease.get_or_insert(Lease::new(CONTROLLER_BEATS)).renew();
                 }
             }
             FleetMessage::Prepare { controller, run } => {
-                if agent.session.prepare(controller, run).is_ok() {
+                let lease = run.is_multiple_of(2).then_some(Duration(LEASE));
+                if agent.session.prepare(controller, run, lease).is_ok() {
                     assert_owner(agent, controller);
+                    agent.has_lease = lease.is_some();
                     assert!(run > self.last_accepted[index], "run {run} is accepted twice");
                     self.last_accepted[index] = run;
                     agent.last = run;
@@ -232,10 +243,9 @@ impl FleetWorld {
         }
         if agent.is_sending() {
             let silence = now - agent.renewed_at;
-            assert!(
-                silence <= (u64::from(CONTROLLER_BEATS) + 1) * BEAT,
-                "agent {index} sends without a controller"
-            );
+            let without_lease = (u64::from(CONTROLLER_BEATS) + 1) * BEAT;
+            let limit = if agent.has_lease { without_lease.max(LEASE + BEAT) } else { without_lease };
+            assert!(silence <= limit, "agent {index} sends without a controller");
             if now >= agent.over_at {
                 agent.store_result();
                 agent.session.finish_run();
@@ -244,7 +254,14 @@ impl FleetWorld {
         if !now.is_multiple_of(BEAT) {
             return;
         }
-        if agent.lease.as_mut().is_some_and(|lease| !lease.tick()) {
+        let is_silent = agent.lease.as_mut().is_some_and(|lease| !lease.tick());
+        let may_continue = agent.session.lease_expiry().is_some_and(|at| Instant(self.clock + now) < at);
+        if is_silent && !may_continue {
+            let silence = now - agent.renewed_at;
+            assert!(
+                !agent.is_sending() || !agent.has_lease || silence >= LEASE,
+                "agent {index} gives up early"
+            );
             agent.reset();
         }
         if agent.owner != 0 {

@@ -108,8 +108,8 @@ proptest! {
         let mut kickoff = StartNegotiation::new(agents, Duration(rehearsed), Duration::ZERO);
         let mut sessions = vec![AgentSession::default(); agents];
         for session in &mut sessions {
-            session.attend(1).unwrap();
-            session.prepare(1, 1).unwrap();
+            session.attend(1, Instant::ZERO).unwrap();
+            session.prepare(1, 1, None).unwrap();
             session.finish_preparing(1, true);
         }
         // Orders in flight, responses in flight, and the accepted start time of each agent.

@@ -29,6 +29,8 @@ pub struct Plan {
     pub title: String,
     /// Duration of a run of the flows; zero if flows are only the load of tests.
     pub duration: Duration,
+    /// Time for which agents on hosts continue a run without their controller, if it is set.
+    pub lease: Option<Duration>,
     /// Nodes, ordered by name.
     pub nodes: Vec<NodePlan>,
     /// Links, ordered by name.

@@ -88,6 +88,7 @@ pub fn plan() -> Plan {
     Plan {
         title: "fixture".into(),
         duration: Duration::from_secs(10),
+        lease: None,
         nodes: vec![
             node("h", NodeKind::Host),
             node("pe1", NodeKind::Pe),

@@ -121,7 +121,7 @@ impl ControlledAgents {
         comparisons.iter().for_each(|one| asked.entry(&one.from).or_default().push(one));
         let calls =
             asked.keys().filter_map(|from| self.member(from).ok().cloned()).map(|member| async move {
-                let mut client = member.client.clone();
+                let mut client = member.client();
                 let request = CompareClocksRequest { controller, run };
                 // An agent that does not answer is compared only over its connection.
                 let answer = member.answer(ANSWER_TIMEOUT, client.compare_clocks(request)).await;

@@ -4,7 +4,7 @@ use super::address::AgentAddress;
 use super::error::ControllerError;
 use netstage_agent_api::protocol::generated::agent_client::AgentClient;
 use netstage_agent_api::protocol::generated::{
-    ClockState, CollectRequest, Heartbeat, HelloReply, HelloRequest, Progress, ReadClockReply,
+    ClockState, CollectRequest, Heartbeat, HelloReply, HelloRequest, KeptRequest, Progress, ReadClockReply,
     ReadClockRequest, ReportHead, report_chunk::Content,
 };
 use netstage_agent_api::protocol::{
@@ -20,11 +20,13 @@ use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::future::Future;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
@@ -33,6 +35,15 @@ use tonic::{Response, Status, Streaming};
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of clock exchanges. The one with the shortest round trip determines the offset.
 const CLOCK_EXCHANGES: u32 = 8;
+/// Maximum number of attempts to fetch a report from an agent that is repeatedly absent.
+const COLLECT_ATTEMPTS: u32 = 10;
+/// Time after a failed call within which the absence of the agent is noticed.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time in addition to its lease in which an absent agent has to return: it dials again, and fetches no order
+/// before its run has ended.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of attempts to reach an absent agent, and the time limit of an attempt.
+const REJOIN_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(3));
 /// Maximum number of messages from an agent between two heartbeats. It reports each change, and ten bins.
 const MAX_MESSAGES: u32 = 100;
 /// Maximum size of the parts of a report, bytes: of the agent and of each flow with its histograms, of each
@@ -46,8 +57,8 @@ const VPN_BYTES: u64 = 256 << 10;
 pub struct AgentConnection {
     /// Name of the agent.
     pub name: String,
-    /// gRPC client.
-    pub client: AgentClient<Channel>,
+    /// gRPC client of the current connection.
+    client: Arc<Mutex<AgentClient<Channel>>>,
     /// Offset of the agent's clock from the controller's.
     pub clock: ClockOffset,
     /// Addresses of the agent's host that flows may use, where the agent announces them.
@@ -56,6 +67,8 @@ pub struct AgentConnection {
     identity: String,
     /// Bins the agent may report, and those it has reported.
     reported: Arc<Mutex<ReportedBins>>,
+    /// Lease of the started run, nanoseconds; zero if it has none.
+    lease_ns: Arc<AtomicU64>,
     seen: watch::Receiver<AgentState>,
 }
 
@@ -66,15 +79,22 @@ pub struct AgentState {
     pub progress: Progress,
     /// Time of the loss (nanoseconds of the controller's monotonic clock), and its reason.
     pub lost: Option<(u64, String)>,
+    /// Time since which the agent, whose run has a lease, is absent.
+    pub absent_since: Option<u64>,
+    /// Start and end of each absence that is over.
+    pub absences: Vec<(u64, u64)>,
+    /// Run that ended while the agent was absent, and whose report it stores.
+    pub stored_run: Option<u64>,
 }
 
 impl AgentConnection {
     /// Connects, negotiates the version, acquires the agent and estimates its clock offset, all before
-    /// `deadline`.
+    /// `deadline`. The agent may be in progress with the run and assignment of `resumed`.
     pub async fn connect(
         name: String,
         place: AgentAddress,
         controller: u64,
+        resumed: Option<(u64, Assignment)>,
         deadline: Instant,
     ) -> Result<AgentConnection, ControllerError> {
         let at = place.to_string();
@@ -83,6 +103,7 @@ impl AgentConnection {
         let within = deadline.duration_since(Instant::now());
         let no_answer = || unreachable(format!("connected, but no answer within {within:.1?}"));
 
+        let hub = if let AgentAddress::Fleet(socket) = &place { Some(socket.clone()) } else { None };
         let channel = place.dial(&name, deadline).await?;
         let mut client = AgentClient::new(channel);
         let hello = timeout_at(deadline, query_identity(&mut client)).await.map_err(|_| no_answer())?;
@@ -104,14 +125,49 @@ impl AgentConnection {
             return Err(ControllerError::Refused(vec![(name, refusal.into())]));
         }
         // From here on the agent needs heartbeats, even while the clocks of many other agents are read.
-        let (watched, seen) = watch::channel(AgentState { progress: first, lost: None });
-        let reported = Arc::default();
-        let kept = tokio::spawn(keep(controller, heartbeats, progress, watched, Arc::clone(&reported)));
+        let (watched, seen) = watch::channel(AgentState { progress: first, ..AgentState::default() });
+        let keeper = Attendance {
+            name: name.clone(),
+            hub,
+            controller,
+            client: Arc::new(Mutex::new(client.clone())),
+            watched,
+            reported: Arc::new(Mutex::new(
+                resumed.map_or_else(ReportedBins::default, |(run, assignment)| {
+                    ReportedBins::of(run, &assignment, true)
+                }),
+            )),
+            lease_ns: Arc::default(),
+        };
+        let (reported, lease_ns) = (Arc::clone(&keeper.reported), Arc::clone(&keeper.lease_ns));
+        let current = Arc::clone(&keeper.client);
+        let kept = tokio::spawn(keeper.keep(heartbeats, progress));
         let read = timeout_at(deadline, offset(&mut client, &hello.clock)).await;
         let clock = read.map_err(|_| no_answer()).and_then(|clock| clock.map_err(unreachable));
         let clock = clock.inspect_err(|_| kept.abort())?;
         let addresses = hello.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-        Ok(AgentConnection { name, client, clock, addresses, identity: hello.clock, reported, seen })
+        let identity = hello.clock;
+        Ok(AgentConnection { name, client: current, clock, addresses, identity, reported, lease_ns, seen })
+    }
+
+    /// Returns a client of the current connection.
+    pub fn client(&self) -> AgentClient<Channel> {
+        lock(&self.client).clone()
+    }
+
+    /// Sets the lease of the run that has started, or zero for none. If the agent is lost, its return is awaited.
+    pub fn set_lease(&self, lease: Duration) {
+        self.lease_ns.store(lease.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Waits after a failed call until the agent is back. Returns false if it is not absent, or lost.
+    async fn has_returned(&self) -> bool {
+        let mut seen = self.seen.clone();
+        let is_away = |seen: &AgentState| seen.absent_since.is_some() || seen.lost.is_some();
+        // The failure may be noticed before the absence.
+        let away = timeout(NOTICE_TIMEOUT, seen.wait_for(is_away)).await.is_ok_and(|away| away.is_ok());
+        let back = seen.wait_for(|seen| seen.absent_since.is_none());
+        away && back.await.is_ok_and(|seen| seen.lost.is_none())
     }
 
     /// Sets the run for which the agent may report bins. Called before the agent prepares the run.
@@ -140,7 +196,7 @@ impl AgentConnection {
         if let Some((_, reason)) = self.state().lost {
             return Err(reason);
         }
-        let mut client = self.client.clone();
+        let mut client = self.client();
         timeout(ANSWER_TIMEOUT, offset(&mut client, &self.identity))
             .await
             .map_err(|_| format!("no answer within {ANSWER_TIMEOUT:.0?}"))?
@@ -173,14 +229,30 @@ impl AgentConnection {
     }
 
     /// Fetches the report of a completed run, with at most `max_bytes` bytes. Also returns the reason why the
-    /// agent could not spool the report, or an empty string.
+    /// agent could not spool the report, or an empty string. If the agent is absent, waits for its return.
     pub async fn collect(
         &self,
         controller: u64,
         run: u64,
         max_bytes: u64,
     ) -> Result<(AgentReport, String), String> {
-        let mut client = self.client.clone();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.try_collect(controller, run, max_bytes).await {
+                Err(_) if attempts < COLLECT_ATTEMPTS && self.has_returned().await => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn try_collect(
+        &self,
+        controller: u64,
+        run: u64,
+        max_bytes: u64,
+    ) -> Result<(AgentReport, String), String> {
+        let mut client = self.client();
         let request = CollectRequest { controller, run };
         let mut chunks = self.answer(ANSWER_TIMEOUT, client.collect(request)).await?;
         let mut head = None;
@@ -273,8 +345,8 @@ impl ReportedBins {
     }
 }
 
-fn lock(reported: &Mutex<ReportedBins>) -> MutexGuard<'_, ReportedBins> {
-    reported.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks an agent for its identity and versions.
@@ -341,49 +413,129 @@ pub(crate) async fn exchange_clocks(
     Ok(state)
 }
 
-/// Sends heartbeats and receives progress until the agent is lost. Missing answers are counted in ticks of
-/// the controller instead of time, because a delayed controller could not have received them.
-async fn keep(
+/// Keeps an agent by heartbeats. If it is lost during a run with a lease, waits for its return.
+struct Attendance {
+    name: String,
+    /// Socket of the hub of the agent's fleet. Other connections cannot be restored.
+    hub: Option<PathBuf>,
     controller: u64,
-    heartbeats: mpsc::Sender<Heartbeat>,
-    mut progress: Streaming<Progress>,
+    client: Arc<Mutex<AgentClient<Channel>>>,
     watched: watch::Sender<AgentState>,
     reported: Arc<Mutex<ReportedBins>>,
-) {
-    let mut tick = interval(HEARTBEAT);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut lease = Lease::new(MAX_UNANSWERED_HEARTBEATS);
-    let mut messages = 0;
-    let reason = loop {
-        tokio::select! {
-            biased;
-            _ = tick.tick() => {
-                if !lease.tick() {
-                    break format!("no answer to heartbeats for {:.0?}", HEARTBEAT * MAX_UNANSWERED_HEARTBEATS);
+    lease_ns: Arc<AtomicU64>,
+}
+
+/// Both directions of an Attend stream.
+type AttendStreams = (mpsc::Sender<Heartbeat>, Streaming<Progress>);
+
+impl Attendance {
+    /// Keeps the agent until it is lost for good.
+    async fn keep(self, mut heartbeats: mpsc::Sender<Heartbeat>, mut progress: Streaming<Progress>) {
+        loop {
+            let mut heard_ns = monotonic_ns();
+            let mut reason = self.attend(&heartbeats, &mut progress, &mut heard_ns).await;
+            let lease = Duration::from_nanos(self.lease_ns.load(Ordering::Relaxed));
+            if let Some(hub) = self.hub.as_ref().filter(|_| !lease.is_zero()) {
+                self.watched.send_modify(|seen| seen.absent_since = Some(heard_ns));
+                match timeout(lease + RETURN_TIMEOUT, self.rejoin(hub)).await {
+                    Ok(Ok(streams)) => {
+                        (heartbeats, progress) = streams;
+                        self.watched.send_modify(|seen| {
+                            seen.absences.push((heard_ns, monotonic_ns()));
+                            seen.absent_since = None;
+                        });
+                        continue;
+                    }
+                    Ok(Err(why)) => reason += &format!("; {why}"),
+                    Err(_) => reason += &format!("; not back within {:.0?}", lease + RETURN_TIMEOUT),
                 }
-                messages = 0;
-                // A full channel means that the agent does not read; its missing answers will show that.
-                let _ = heartbeats.try_send(Heartbeat { controller });
             }
-            message = progress.message() => match message {
-                Ok(Some(mut progress)) => {
-                    lease.renew();
-                    messages += 1;
-                    if messages > MAX_MESSAGES {
-                        break format!("more than {MAX_MESSAGES} messages within {HEARTBEAT:.2?}");
-                    }
-                    let ended = CompletedBins::take(&mut progress);
-                    if !lock(&reported).take(progress.run, ended) {
-                        break "more bins reported than the run has".into();
-                    }
-                    watched.send_modify(|seen| seen.progress = progress);
-                }
-                Ok(None) => break "the agent ended".into(),
-                Err(status) => break describe(&status),
-            },
+            self.watched.send_modify(|seen| {
+                seen.absent_since = None;
+                seen.lost = Some((monotonic_ns(), reason));
+            });
+            return;
         }
-    };
-    watched.send_modify(|seen| seen.lost = Some((monotonic_ns(), reason)));
+    }
+
+    /// Sends heartbeats and receives progress until the agent does not answer. Returns the reason, and sets the
+    /// time of the last answer. Missing answers are counted in ticks of the controller instead of time, because
+    /// a delayed controller could not have received them.
+    async fn attend(
+        &self,
+        heartbeats: &mpsc::Sender<Heartbeat>,
+        progress: &mut Streaming<Progress>,
+        heard_ns: &mut u64,
+    ) -> String {
+        let mut tick = interval(HEARTBEAT);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut lease = Lease::new(MAX_UNANSWERED_HEARTBEATS);
+        let mut messages = 0;
+        loop {
+            tokio::select! {
+                biased;
+                _ = tick.tick() => {
+                    if !lease.tick() {
+                        let silence = HEARTBEAT * MAX_UNANSWERED_HEARTBEATS;
+                        return format!("no answer to heartbeats for {silence:.0?}");
+                    }
+                    messages = 0;
+                    // A full channel means that the agent does not read; its missing answers will show that.
+                    let _ = heartbeats.try_send(Heartbeat { controller: self.controller });
+                }
+                message = progress.message() => match message {
+                    Ok(Some(mut progress)) => {
+                        lease.renew();
+                        *heard_ns = monotonic_ns();
+                        messages += 1;
+                        if messages > MAX_MESSAGES {
+                            return format!("more than {MAX_MESSAGES} messages within {HEARTBEAT:.2?}");
+                        }
+                        let ended = CompletedBins::take(&mut progress);
+                        if !lock(&self.reported).take(progress.run, ended) {
+                            return "more bins reported than the run has".into();
+                        }
+                        self.watched.send_modify(|seen| seen.progress = progress);
+                    }
+                    Ok(None) => return "the agent ended".into(),
+                    Err(status) => return describe(&status),
+                },
+            }
+        }
+    }
+
+    /// Connects to the agent through its hub again and again. The error is final.
+    async fn rejoin(&self, hub: &Path) -> Result<AttendStreams, String> {
+        loop {
+            sleep(REJOIN_DELAYS.0).await;
+            if let Ok(Some(result)) = timeout(REJOIN_DELAYS.1, self.try_rejoin(hub)).await {
+                return result;
+            }
+        }
+    }
+
+    /// Connects to the agent, and finds out what has become of the run. Returns `None` if it cannot be reached.
+    async fn try_rejoin(&self, hub: &Path) -> Option<Result<AttendStreams, String>> {
+        let deadline = Instant::now() + REJOIN_DELAYS.1;
+        let channel = AgentAddress::Fleet(hub.to_owned()).dial(&self.name, deadline).await.ok()?;
+        let mut client = AgentClient::new(channel);
+        let (heartbeats, mut progress) = attend(&mut client, self.controller).await.ok()?;
+        let first = progress.message().await.ok()??;
+        if first.refusal.is_some() {
+            return None;
+        }
+        let run = lock(&self.reported).run;
+        if first.run != run {
+            let request = KeptRequest { controller: self.controller };
+            let kept = client.kept(request).await.ok()?.into_inner();
+            if !kept.reports.iter().any(|kept| kept.run == run) {
+                return Some(Err("it is back, but without the run and its report".into()));
+            }
+            self.watched.send_modify(|seen| seen.stored_run = Some(run));
+        }
+        *lock(&self.client) = client;
+        Some(Ok((heartbeats, progress)))
+    }
 }
 
 /// Describes a failed call.

@@ -73,6 +73,8 @@ pub struct ControlledAgents {
     /// Indices of the agents that take part in the run.
     taking_part: Vec<usize>,
     length: Duration,
+    /// Lease of the run; zero without one.
+    lease: Duration,
     epoch: Epoch,
     /// State of the run, once it has a start time.
     conduct: Option<RunMonitor>,
@@ -115,6 +117,26 @@ impl ControlledAgents {
         agents: Vec<(String, impl Into<AgentAddress>)>,
         limit: std::time::Duration,
     ) -> Result<ControlledAgents, ControllerError> {
+        let agents = agents.into_iter().map(|(name, place)| (name, place.into(), None)).collect();
+        ControlledAgents::connect_as(RandomState::new().build_hasher().finish() | 1, agents, limit)
+    }
+
+    /// Connects to agents as a controller that has ended, to which they may still belong. The assignments are those
+    /// of the run `run` that it started.
+    pub fn reconnect(
+        controller: u64,
+        run: u64,
+        agents: Vec<(String, AgentAddress, Assignment)>,
+    ) -> Result<ControlledAgents, ControllerError> {
+        let agents = agents.into_iter().map(|(name, place, part)| (name, place, Some((run, part)))).collect();
+        ControlledAgents::connect_as(controller, agents, CONNECT_TIMEOUT)
+    }
+
+    fn connect_as(
+        controller: u64,
+        agents: Vec<(String, AgentAddress, Option<(u64, Assignment)>)>,
+        limit: std::time::Duration,
+    ) -> Result<ControlledAgents, ControllerError> {
         descriptors::raise_limit();
         let runtime = Builder::new_multi_thread()
             .worker_threads(thread_count())
@@ -123,11 +145,10 @@ impl ControlledAgents {
             .enable_all()
             .build()
             .map_err(|error| ControllerError::System(error.to_string()))?;
-        let controller = RandomState::new().build_hasher().finish() | 1;
         let deadline = tokio::time::Instant::now() + limit;
-        let connecting = agents
-            .into_iter()
-            .map(|(name, place)| AgentConnection::connect(name, place.into(), controller, deadline));
+        let connecting = agents.into_iter().map(|(name, place, resumed)| {
+            AgentConnection::connect(name, place, controller, resumed, deadline)
+        });
         let connected = call_all(&runtime, MAX_CONCURRENT_CALLS, connecting, Result::is_ok).answers;
         let members = connected.into_iter().flatten().collect::<Result<Vec<AgentConnection>, _>>()?;
         let by_name =
@@ -143,6 +164,7 @@ impl ControlledAgents {
             report_bins: false,
             taking_part: Vec::new(),
             length: Duration::ZERO,
+            lease: Duration::ZERO,
             epoch: NOT_STARTED,
             conduct: None,
             consents: Vec::new(),
@@ -171,8 +193,31 @@ impl ControlledAgents {
         self.epoch = NOT_STARTED;
         self.conduct = None;
         self.taking_part.clear();
-        self.length = Duration::ZERO;
+        (self.length, self.lease) = (Duration::ZERO, Duration::ZERO);
+        self.members.iter().for_each(|member| member.set_lease(std::time::Duration::ZERO));
         self.lead.take();
+    }
+
+    /// Returns the number by which the agents recognize this controller.
+    pub fn controller(&self) -> u64 {
+        self.controller
+    }
+
+    /// Continues a run after [`reconnect`](ControlledAgents::reconnect), with the agents that still have it.
+    /// Returns false if no agent has.
+    pub fn continue_run(&mut self, run: u64, start: Epoch, assignments: &[(String, Assignment)]) -> bool {
+        (self.run, self.report_bins) = (run, true);
+        for (name, assignment) in assignments {
+            let Ok(index) = self.index(name) else { continue };
+            if self.members[index].state().progress.run == run {
+                self.taking_part.push(index);
+                self.length = self.length.max(assignment.duration);
+                self.lease = self.lease.max(assignment.lease.unwrap_or(Duration::ZERO));
+            }
+        }
+        self.begin(start);
+        self.set_leases();
+        !self.taking_part.is_empty()
     }
 
     fn member(&self, name: &str) -> Result<&AgentConnection, ControllerError> {
@@ -236,6 +281,10 @@ impl ControlledAgents {
             add(&mut overview.lost, seen.progress.lost);
             if let Some(conduct) = &mut self.conduct {
                 conduct.handle_progress(place, seen.progress.run, RunPhase::from(seen.progress.phase()));
+                if let Some(run) = seen.stored_run {
+                    conduct.handle_progress(place, run, RunPhase::Done);
+                }
+                conduct.handle_presence(place, seen.absent_since.is_none(), Instant(monotonic_ns()));
             }
             if seen.lost.is_some() {
                 overview.lost_agents.push(member.name.clone());
@@ -254,7 +303,7 @@ impl ControlledAgents {
         let calls = self.taking_part.iter().map(|&index| {
             let member = self.members[index].clone();
             async move {
-                let mut client = member.client.clone();
+                let mut client = member.client();
                 // An agent that does not receive it is detected by its missing heartbeat answers.
                 let _ = member.answer(ANSWER_TIMEOUT, client.stop(StopRequest { controller, run })).await;
             }
@@ -268,7 +317,7 @@ impl ControlledAgents {
         let calls = self.members.iter().map(|member| {
             let member = member.clone();
             async move {
-                let mut client = member.client.clone();
+                let mut client = member.client();
                 let _ = member.answer(ANSWER_TIMEOUT, client.finish(FinishRequest { controller })).await;
             }
         });

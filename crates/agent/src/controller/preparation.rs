@@ -27,7 +27,7 @@ impl ControlledAgents {
             let member = self.member(name)?.clone();
             asked.push((name, assignment));
             calls.push(async move {
-                let mut client = member.client.clone();
+                let mut client = member.client();
                 member.answer(ANSWER_TIMEOUT, client.agree(request)).await
             });
         }
@@ -64,6 +64,8 @@ impl ControlledAgents {
             .chain([self.length])
             .max()
             .expect("the iterator is not empty");
+        let leases = assignments.iter().filter_map(|(_, assignment)| assignment.lease);
+        self.lease = leases.chain([self.lease]).max().expect("the iterator is not empty");
         let indices = assignments.iter().map(|(name, _)| self.index(name)).collect::<Result<Vec<_>, _>>()?;
         let mut calls = Vec::new();
         for (&index, (_, assignment)) in indices.iter().zip(&assignments) {
@@ -78,7 +80,7 @@ impl ControlledAgents {
             let member = self.members[index].clone();
             member.expect_bins(self.run, assignment, self.report_bins);
             calls.push(async move {
-                let mut client = member.client.clone();
+                let mut client = member.client();
                 member.answer(PREPARE_TIMEOUT, client.prepare(request)).await
             });
         }

@@ -32,7 +32,7 @@ impl ControlledAgents {
         let calls = self.members.iter().map(|member| {
             let member = member.clone();
             async move {
-                let mut client = member.client.clone();
+                let mut client = member.client();
                 let listed = member.answer(ANSWER_TIMEOUT, client.kept(KeptRequest { controller })).await;
                 let mut reports = Vec::new();
                 for kept in listed.map_err(|reason| (member.name.clone(), reason))?.reports {
@@ -100,6 +100,7 @@ impl ControlledAgents {
             let member = &self.members[index];
             match result {
                 Ok((report, spool_error)) => {
+                    collected.warnings.extend(self.absences(index));
                     if !spool_error.is_empty() {
                         let warning =
                             format!("agent {} could not spool its report: {spool_error}", member.name);
@@ -124,9 +125,27 @@ impl ControlledAgents {
     }
 }
 
+impl ControlledAgents {
+    /// Describes the absences of an agent during the run.
+    fn absences(&self, index: usize) -> Option<String> {
+        let member = &self.members[index];
+        let times = member.state().absences.into_iter().map(|(from_ns, to_ns)| {
+            let from = self.epoch.instant(from_ns).0 as f64 / 1e9;
+            format!("for {:.1} s from {from:.1} s after the start", (to_ns - from_ns) as f64 / 1e9)
+        });
+        let times = times.collect::<Vec<_>>().join(", ");
+        (!times.is_empty()).then(|| {
+            format!(
+                "agent {} was not connected {times}; its results were collected after its return",
+                member.name
+            )
+        })
+    }
+}
+
 /// Lets an agent delete a report. An agent that does not receive the request keeps the report, which is
 /// harmless.
 async fn release(member: AgentConnection, controller: u64, run: u64) {
-    let mut client = member.client.clone();
+    let mut client = member.client();
     let _ = member.answer(ANSWER_TIMEOUT, client.release(ReleaseRequest { controller, run })).await;
 }

@@ -74,7 +74,10 @@ impl ControlledAgents {
             let (slowest, ahead) = (kickoff.slowest(), kickoff.lead());
             self.lead.set(StartLead { slowest, ahead, moves: kickoff.moves() });
             match step {
-                NegotiationStep::Agreed => return Ok(Epoch(start.0)),
+                NegotiationStep::Agreed => {
+                    self.set_leases();
+                    return Ok(Epoch(start.0));
+                }
                 NegotiationStep::Postpone | NegotiationStep::Wait(_) => {}
                 NegotiationStep::Cancel => {
                     if answers.iter().flatten().all(|answer| matches!(answer, Ok(None))) {
@@ -95,7 +98,13 @@ impl ControlledAgents {
         self.all_agreed(0, answers)
     }
 
-    fn begin(&mut self, epoch: Epoch) {
+    /// Lets the agents that take part be absent for the lease of the run.
+    pub(super) fn set_leases(&self) {
+        let lease = std::time::Duration::from_nanos(self.lease.0);
+        self.taking_part.iter().for_each(|&index| self.members[index].set_lease(lease));
+    }
+
+    pub(super) fn begin(&mut self, epoch: Epoch) {
         self.epoch = epoch;
         let end = Instant(epoch.delayed_by(self.length).0);
         self.conduct = Some(RunMonitor::new(self.run, self.taking_part.len(), end));
@@ -106,7 +115,7 @@ impl ControlledAgents {
         let calls = self.taking_part.iter().map(|&index| {
             let member = self.members[index].clone();
             async move {
-                let mut client = member.client.clone();
+                let mut client = member.client();
                 // An agent that does not answer is detected by the start request.
                 let _ = member.answer(ANSWER_TIMEOUT, client.read_clock(ReadClockRequest {})).await;
             }
@@ -130,7 +139,7 @@ impl ControlledAgents {
     ) -> impl Iterator<Item = impl Future<Output = StartAnswer> + use<>> {
         let (controller, run) = (self.controller, self.run);
         let request = move |(member, at_ns): (AgentConnection, u64)| async move {
-            let mut client = member.client.clone();
+            let mut client = member.client();
             let request = StartRequest { controller, run, at_ns };
             member.answer(ANSWER_TIMEOUT, client.start(request)).await.map(|reply| reply.refusal)
         };

@@ -41,6 +41,8 @@ use tokio::time::{Instant, sleep, timeout};
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum and maximum wait between connection attempts.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// The same maximum, and the time limit of an attempt, while a run continues without its controller.
+const RETURN_DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 /// Time within which a controller that rejects this agent closes the connection. It does so after the
 /// handshake, without giving a reason.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
@@ -275,7 +277,9 @@ impl ControllerDialer {
             self.renew_if_needed().await;
             let began = Instant::now();
             let controller = format!("the controller at {}", self.membership.address);
-            let why = match self.connect().await {
+            let limit = if self.is_left_alone() { RETURN_DELAYS.1 } else { DIAL_TIMEOUT * 3 };
+            let connected = timeout(limit, self.connect()).await;
+            let why = match connected.unwrap_or_else(|_| Err("no answer".into())) {
                 Ok(stream) => {
                     count(&self.guard.counts.connections);
                     let serving = self.serve(stream);
@@ -302,8 +306,13 @@ impl ControllerDialer {
             // A random part keeps a thousand agents from dialing at once.
             let share = RandomState::new().hash_one(began) % 512 + 512;
             sleep(wait * share as u32 / 1024).await;
-            wait = (wait * 2).min(RETRY_DELAYS.1);
+            wait = (wait * 2).min(if self.is_left_alone() { RETURN_DELAYS.0 } else { RETRY_DELAYS.1 });
         }
+    }
+
+    /// Reports whether a run continues without its controller. It ends unless the connection is restored soon.
+    fn is_left_alone(&self) -> bool {
+        self.turns.snapshot().is_taken
     }
 
     async fn connect(&self) -> Result<TlsConnection, String> {

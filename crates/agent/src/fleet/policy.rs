@@ -185,6 +185,7 @@ impl PolicyGuard {
         let request = RunRequest {
             controller: &self.controller,
             duration: assignment.duration,
+            lease: assignment.lease,
             memory: assignment.memory_bytes(),
             is_enforced: self.is_enforced,
             router: router.as_ref().map(router_request),
@@ -289,6 +290,15 @@ impl RunGuard for PolicyGuard {
 
     fn taken(&self, peer: ConnectionAddresses) {
         (self.log)(Level::Note, &format!("acquired by controller {} at {}", self.controller, peer.remote));
+    }
+
+    fn left_alone(&self, left: std::time::Duration) {
+        let message = format!(
+            "connection to controller {} lost; the run continues for {:.0} s without it",
+            self.controller,
+            left.as_secs_f64()
+        );
+        (self.log)(Level::Alarm, &message);
     }
 
     fn prepare(
@@ -414,6 +424,7 @@ fn announced(policy: &Policy, is_enforced: bool) -> Vec<String> {
     add("memory", format!("{} B", policy.max_memory()));
     let longest = policy.max_duration.map(|longest| format!("{} s", longest.as_secs_f64()));
     add("max_duration", longest.unwrap_or_else(unlimited));
+    add("max_lease", format!("{} s", policy.max_lease().as_secs_f64()));
     for (rule, is_allowed) in [
         ("one_ended", policy.one_ended),
         ("spin", policy.spin),

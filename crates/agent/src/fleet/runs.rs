@@ -105,11 +105,16 @@ impl FleetRuns {
         self.ledger.open_runs().filter_map(read).collect()
     }
 
+    /// Returns the nodes represented by the agents of a run, by agent name.
+    pub fn agents(&self, run: u64) -> BTreeMap<String, String> {
+        private::read_json::<RunFile>(&self.path(run).join(RUN))
+            .map_or_else(|_| BTreeMap::new(), |run| run.agents)
+    }
+
     /// Returns the stored reports of a run, in the order of its agents.
     pub fn reports(&self, run: u64) -> Vec<AgentReport> {
-        let Ok(opened) = private::read_json::<RunFile>(&self.path(run).join(RUN)) else { return Vec::new() };
         let read = |agent: &String| private::read_json(&self.path(run).join(report_file(agent))).ok();
-        opened.agents.keys().filter_map(read).collect()
+        self.agents(run).keys().filter_map(read).collect()
     }
 
     /// Closes a run, so that no more reports are expected. Its stored reports are kept.

@@ -17,7 +17,9 @@ mod start_negotiation;
 
 pub use lease::Lease;
 pub use ledger::{Receipt, ResultLedger};
-pub use policy::{DEFAULT_MEMORY, FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest};
+pub use policy::{
+    DEFAULT_LEASE, DEFAULT_MEMORY, FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest,
+};
 pub use round::RequestRound;
 pub use run_monitor::{AgentRunState, COMPLETION_TIMEOUT, RunMonitor};
 pub use session::{AgentSession, RunPhase};

@@ -22,6 +22,8 @@ pub struct Policy {
     pub memory: Option<u64>,
     /// Maximum duration of a run.
     pub max_duration: Option<Duration>,
+    /// Maximum time for which a run may continue without its controller.
+    pub max_lease: Option<Duration>,
     /// Prefixes it may send to.
     pub destinations: Option<Vec<IpPrefix>>,
     /// Interfaces it may send and receive on.
@@ -41,6 +43,10 @@ pub struct Policy {
 /// Maximum memory of a run, bytes, unless a policy sets another.
 pub const DEFAULT_MEMORY: u64 = 2 << 30;
 
+/// Maximum time for which a run may continue without its controller, unless a policy sets another. A run
+/// without a lease ends after this time, too.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(2);
+
 /// A request to an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunRequest<'a> {
@@ -48,6 +54,8 @@ pub struct RunRequest<'a> {
     pub controller: &'a str,
     /// Duration of the run.
     pub duration: Duration,
+    /// Time for which the run may continue without its controller, if it has a lease.
+    pub lease: Option<Duration>,
     /// Upper bound of the memory that the run takes, bytes.
     pub memory: u64,
     /// Whether the kernel enforces rate, destinations and interfaces on every packet that the run sends.
@@ -147,6 +155,13 @@ impl Policy {
             let reason = format!("the run takes {asked} s; this agent's policy allows {allowed} s");
             return refuse_run(reason, "reduce `duration`, or raise `max_duration` in the policy");
         }
+        if let Some(lease) = request.lease.filter(|lease| *lease > self.max_lease()) {
+            let (asked, allowed) = (lease.as_secs_f64(), self.max_lease().as_secs_f64());
+            let reason = format!(
+                "the run may continue for {asked} s without its controller; this agent's policy allows {allowed} s"
+            );
+            return refuse_run(reason, "reduce `lease` in [scenario], or raise `max_lease` in the policy");
+        }
         if request.memory > self.max_memory() {
             let reason = format!(
                 "the run needs up to {} MB of memory; this agent's policy allows {} MB",
@@ -191,6 +206,11 @@ impl Policy {
     /// Returns the maximum memory of a run, bytes.
     pub fn max_memory(&self) -> u64 {
         self.memory.unwrap_or(DEFAULT_MEMORY)
+    }
+
+    /// Returns the maximum time for which a run may continue without its controller.
+    pub fn max_lease(&self) -> Duration {
+        self.max_lease.unwrap_or(DEFAULT_LEASE)
     }
 
     fn router(&self, router: &RouterRequest) -> Result<(), OrderRefusal> {
@@ -359,6 +379,7 @@ mod tests {
             bytes_per_day: None,
             memory: Some(1_000_000),
             max_duration: Some(Duration::from_secs(60)),
+            max_lease: None,
             destinations: Some(vec![IpPrefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
             interfaces: Some(vec!["eth1".into()]),
             one_ended: false,
@@ -386,6 +407,7 @@ mod tests {
         RunRequest {
             controller: "lab",
             duration: Duration::from_secs(60),
+            lease: None,
             memory: 1_000_000,
             is_enforced: true,
             router: None,
@@ -495,6 +517,7 @@ mod tests {
             (RunRequest { controller: "other", ..request(vec![]) }, "controllers"),
             (RunRequest { duration: Duration::from_secs(61), ..request(vec![]) }, "max_duration"),
             (RunRequest { memory: 1_000_001, ..request(vec![]) }, "`memory`"),
+            (RunRequest { lease: Some(Duration::from_secs(3)), ..request(vec![]) }, "`max_lease`"),
             (RunRequest { router: Some(RouterRequest::default()), ..request(vec![]) }, "routers"),
             (RunRequest { tcp_events: true, ..request(vec![]) }, "tcp_events"),
             (request(vec![flow.clone(), flow.clone(), flow.clone()]), "`rate`"),

@@ -23,13 +23,16 @@ pub enum AgentRunState {
 
 /// A started run, as seen by its controller.
 ///
-/// Reports of agents go to [`handle_progress`](RunMonitor::handle_progress) and
-/// [`handle_lost`](RunMonitor::handle_lost), in any order; repeated and false reports are tolerated. Call
+/// Reports of agents go to [`handle_progress`](RunMonitor::handle_progress),
+/// [`handle_presence`](RunMonitor::handle_presence) and [`handle_lost`](RunMonitor::handle_lost), in any order;
+/// repeated and false reports are tolerated. Call
 /// [`handle_timeout`](RunMonitor::handle_timeout) at [`poll_timeout`](RunMonitor::poll_timeout).
 #[derive(Clone, Debug)]
 pub struct RunMonitor {
     run: u64,
     agents: Vec<(AgentRunState, RunPhase)>,
+    /// Whether each agent is being waited for.
+    absent: Vec<bool>,
     deadline: Instant,
     stopped: bool,
 }
@@ -37,8 +40,9 @@ pub struct RunMonitor {
 impl RunMonitor {
     /// Creates the state of run number `run`, with this many agents, that ends at `end`.
     pub fn new(run: u64, agents: usize, end: Instant) -> RunMonitor {
+        let absent = vec![false; agents];
         let agents = vec![(AgentRunState::InProgress, RunPhase::Running); agents];
-        RunMonitor { run, agents, deadline: end + COMPLETION_TIMEOUT, stopped: false }
+        RunMonitor { run, agents, absent, deadline: end + COMPLETION_TIMEOUT, stopped: false }
     }
 
     /// Handles an agent's report of the phase of a run; a report on another run is ignored.
@@ -50,6 +54,16 @@ impl RunMonitor {
                 *standing = AgentRunState::Completed;
             }
         }
+    }
+
+    /// Handles the absence of an agent that may return, or its return. An absent agent does not time out, unless
+    /// the run is stopped; the caller reports its loss. After its return, it has the whole timeout again.
+    pub fn handle_presence(&mut self, agent: usize, is_present: bool, now: Instant) {
+        let Some(absent) = self.absent.get_mut(agent) else { return };
+        if *absent && is_present {
+            self.deadline = self.deadline.max(now + COMPLETION_TIMEOUT);
+        }
+        *absent = !is_present;
     }
 
     /// Handles the loss of an agent. A result that was available stays at the agent.
@@ -81,8 +95,8 @@ impl RunMonitor {
         if now < self.deadline {
             return;
         }
-        for (standing, phase) in &mut self.agents {
-            if *standing == AgentRunState::InProgress {
+        for ((standing, phase), absent) in self.agents.iter_mut().zip(&self.absent) {
+            if *standing == AgentRunState::InProgress && (self.stopped || !absent) {
                 *standing = AgentRunState::TimedOut(*phase);
             }
         }
@@ -125,6 +139,24 @@ mod tests {
                 .map(Some);
         assert_eq!([0, 1, 2].map(|agent| conduct.state(agent)), states);
         assert_eq!((conduct.in_progress(), conduct.poll_timeout()), (0, None));
+    }
+
+    #[test]
+    fn an_absent_agent_does_not_time_out_until_it_returns() {
+        let mut conduct = RunMonitor::new(1, 1, at(5));
+        conduct.handle_presence(0, false, at(4));
+        conduct.handle_timeout(at(100));
+        assert_eq!(conduct.in_progress(), 1);
+        conduct.handle_presence(0, true, at(100));
+        conduct.handle_timeout(at(109));
+        assert_eq!(conduct.in_progress(), 1);
+        conduct.handle_timeout(at(110));
+        assert_eq!(conduct.state(0), Some(AgentRunState::TimedOut(RunPhase::Running)));
+        let mut stopped = RunMonitor::new(1, 1, at(5));
+        stopped.handle_presence(0, false, at(1));
+        assert!(stopped.stop(at(1)));
+        stopped.handle_timeout(at(11));
+        assert_eq!(stopped.in_progress(), 0);
     }
 
     #[test]

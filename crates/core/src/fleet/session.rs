@@ -2,6 +2,7 @@
 //! thread.
 
 use super::{OrderRefusal, OrderRefusalKind};
+use crate::time::{Duration, Instant};
 use alloc::format;
 use alloc::string::String;
 
@@ -36,7 +37,8 @@ impl RunPhase {
 
 /// The state of an agent with respect to its controller.
 ///
-/// [`attend`](AgentSession::attend) gives the agent to a controller for the rest of the session. A run then
+/// [`attend`](AgentSession::attend) gives the agent to a controller for the rest of the session; the same
+/// controller may attend again after its connection broke. A run then
 /// goes through [`prepare`](AgentSession::prepare) → [`finish_preparing`](AgentSession::finish_preparing) →
 /// [`start`](AgentSession::start) → [`begin`](AgentSession::begin) →
 /// [`finish_run`](AgentSession::finish_run) → [`collect`](AgentSession::collect) →
@@ -49,6 +51,10 @@ pub struct AgentSession {
     phase: RunPhase,
     /// Start time of a running run, and whether it is final.
     start: (u64, bool),
+    /// Time for which the run may continue without its controller, if it has a lease.
+    lease: Option<Duration>,
+    /// Time of the last heartbeat.
+    heard_at: Instant,
 }
 
 impl AgentSession {
@@ -58,20 +64,40 @@ impl AgentSession {
         AgentSession { run, ..AgentSession::default() }
     }
 
-    /// Locks the agent for a controller.
-    pub fn attend(&mut self, controller: u64) -> Result<(), OrderRefusal> {
+    /// Locks the agent for a controller, by its first heartbeat. A controller that already owns the agent has
+    /// a new connection.
+    pub fn attend(&mut self, controller: u64, now: Instant) -> Result<(), OrderRefusal> {
         if controller == 0 {
             return Err(order("the controller number must not be zero"));
         }
-        if self.controller.is_some() {
+        if self.controller.is_some_and(|owner| owner != controller) {
             return Err(busy());
         }
         self.controller = Some(controller);
+        self.heard_at = now;
         Ok(())
     }
 
-    /// Begins to prepare a run and drops the previous one.
-    pub fn prepare(&mut self, controller: u64, run: u64) -> Result<(), OrderRefusal> {
+    /// Handles a heartbeat of the owner.
+    pub fn handle_heartbeat(&mut self, now: Instant) {
+        self.heard_at = now;
+    }
+
+    /// Returns the time at which the run ends unless the controller is heard before; `None` if the session
+    /// ends with the connection, because no run with a lease is in progress.
+    pub fn lease_expiry(&self) -> Option<Instant> {
+        let lease = self.lease.filter(|_| self.phase == RunPhase::Running)?;
+        Some(self.heard_at + lease)
+    }
+
+    /// Begins to prepare a run and drops the previous one. With a lease, the run may continue for that time
+    /// without its controller.
+    pub fn prepare(
+        &mut self,
+        controller: u64,
+        run: u64,
+        lease: Option<Duration>,
+    ) -> Result<(), OrderRefusal> {
         self.check_owner(controller)?;
         if run <= self.run {
             return Err(order(format!("run {run} is not newer than run {}", self.run)));
@@ -82,7 +108,7 @@ impl AgentSession {
             }
             RunPhase::Idle | RunPhase::Ready | RunPhase::Done => {}
         }
-        self.run = run;
+        (self.run, self.lease) = (run, lease);
         self.phase = RunPhase::Preparing;
         Ok(())
     }
@@ -231,7 +257,7 @@ mod tests {
 
     fn attended() -> AgentSession {
         let mut session = AgentSession::default();
-        session.attend(ME).unwrap();
+        session.attend(ME, Instant::ZERO).unwrap();
         session
     }
 
@@ -243,7 +269,7 @@ mod tests {
     fn several_runs_complete_in_sequence() {
         let mut session = attended();
         for run in 1..4 {
-            session.prepare(ME, run).unwrap();
+            session.prepare(ME, run, None).unwrap();
             session.finish_preparing(run, true);
             session.start(ME, run, 10, 10).unwrap();
             assert!(session.begin(10));
@@ -258,9 +284,9 @@ mod tests {
     #[test]
     fn a_second_controller_is_refused_everything() {
         let mut session = attended();
-        assert_eq!(kind(session.attend(OTHER)), OrderRefusalKind::Busy);
-        assert_eq!(kind(session.prepare(OTHER, 1)), OrderRefusalKind::Busy);
-        session.prepare(ME, 1).unwrap();
+        assert_eq!(kind(session.attend(OTHER, Instant::ZERO)), OrderRefusalKind::Busy);
+        assert_eq!(kind(session.prepare(OTHER, 1, None)), OrderRefusalKind::Busy);
+        session.prepare(ME, 1, None).unwrap();
         session.finish_preparing(1, true);
         assert_eq!(kind(session.start(OTHER, 1, 1, 0)), OrderRefusalKind::Busy);
         assert_eq!(kind(session.stop(OTHER, 1)), OrderRefusalKind::Busy);
@@ -271,32 +297,32 @@ mod tests {
     #[test]
     fn a_previous_run_number_is_never_accepted_again() {
         let mut session = AgentSession::after(5);
-        session.attend(ME).unwrap();
+        session.attend(ME, Instant::ZERO).unwrap();
         for run in [0, 4, 5] {
-            assert_eq!(kind(session.prepare(ME, run)), OrderRefusalKind::Order);
+            assert_eq!(kind(session.prepare(ME, run, None)), OrderRefusalKind::Order);
         }
-        session.prepare(ME, 6).unwrap();
+        session.prepare(ME, 6, None).unwrap();
         assert_eq!(session.last_run(), 6);
     }
 
     #[test]
     fn orders_in_the_wrong_phase_are_refused() {
         let mut session = AgentSession::default();
-        assert_eq!(kind(session.prepare(ME, 1)), OrderRefusalKind::Order);
-        assert_eq!(kind(session.attend(0)), OrderRefusalKind::Order);
+        assert_eq!(kind(session.prepare(ME, 1, None)), OrderRefusalKind::Order);
+        assert_eq!(kind(session.attend(0, Instant::ZERO)), OrderRefusalKind::Order);
         let mut session = attended();
         assert_eq!(kind(session.start(ME, 1, 1, 0)), OrderRefusalKind::Order);
         assert_eq!(kind(session.collect(ME, 0)), OrderRefusalKind::Order);
-        session.prepare(ME, 5).unwrap();
-        assert_eq!(kind(session.prepare(ME, 6)), OrderRefusalKind::Order);
+        session.prepare(ME, 5, None).unwrap();
+        assert_eq!(kind(session.prepare(ME, 6, None)), OrderRefusalKind::Order);
         session.finish_preparing(5, false);
-        assert_eq!(kind(session.prepare(ME, 5)), OrderRefusalKind::Order);
-        session.prepare(ME, 6).unwrap();
+        assert_eq!(kind(session.prepare(ME, 5, None)), OrderRefusalKind::Order);
+        session.prepare(ME, 6, None).unwrap();
         session.finish_preparing(6, true);
         assert_eq!(kind(session.start(ME, 5, 1, 0)), OrderRefusalKind::Order);
         assert_eq!(kind(session.start(ME, 6, 1, 2)), OrderRefusalKind::Late);
         session.start(ME, 6, 2, 2).unwrap();
-        assert_eq!(kind(session.prepare(ME, 7)), OrderRefusalKind::Order);
+        assert_eq!(kind(session.prepare(ME, 7, None)), OrderRefusalKind::Order);
         session.stop(ME, 6).unwrap();
         assert!(!session.forget());
         assert_eq!(session.phase(), RunPhase::Running, "the run ends when the worker has stopped");
@@ -306,7 +332,7 @@ mod tests {
     #[test]
     fn a_start_may_be_moved_later_until_the_run_begins() {
         let mut session = attended();
-        session.prepare(ME, 1).unwrap();
+        session.prepare(ME, 1, None).unwrap();
         session.finish_preparing(1, true);
         session.start(ME, 1, 100, 10).unwrap();
         session.start(ME, 1, 100, 20).unwrap();
@@ -322,5 +348,27 @@ mod tests {
         session.start(ME, 1, 300, 310).unwrap();
         assert_eq!(kind(session.start(ME, 1, 500, 310)), OrderRefusalKind::Order);
         assert_eq!(session.phase(), RunPhase::Running);
+    }
+
+    #[test]
+    fn a_run_with_a_lease_waits_for_its_own_controller_only() {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let mut session = attended();
+        session.prepare(ME, 1, Some(Duration::from_secs(30))).unwrap();
+        session.finish_preparing(1, true);
+        assert_eq!(session.lease_expiry(), None, "a run that has no start time ends with its connection");
+        session.start(ME, 1, 10, 10).unwrap();
+        session.handle_heartbeat(at(5));
+        assert_eq!(session.lease_expiry(), Some(at(35)));
+        assert_eq!(kind(session.attend(OTHER, at(8))), OrderRefusalKind::Busy);
+        assert_eq!(session.lease_expiry(), Some(at(35)), "another controller does not renew the lease");
+        session.attend(ME, at(9)).unwrap();
+        assert_eq!((session.lease_expiry(), session.phase()), (Some(at(39)), RunPhase::Running));
+        session.finish_run();
+        assert_eq!(session.lease_expiry(), None);
+        session.prepare(ME, 2, None).unwrap();
+        session.finish_preparing(2, true);
+        session.start(ME, 2, 10, 10).unwrap();
+        assert_eq!(session.lease_expiry(), None);
     }
 }

@@ -13,6 +13,7 @@ mod lan;
 mod measure;
 mod measure_agents;
 mod netem;
+mod outlive;
 #[path = "../../../../tests/support/pair.rs"]
 mod pair;
 mod pe;
@@ -38,6 +39,7 @@ netstage_harness::main![
     measure,
     measure_agents,
     netem,
+    outlive,
     pe,
     placed,
     router,

@@ -23,6 +23,8 @@ pub struct Fleet {
     pub hosts: Vec<Namespace>,
     pub names: Vec<&'static str>,
     pub folder: TemporaryFolder,
+    /// Additional environment of all processes.
+    pub environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl Fleet {
@@ -47,7 +49,8 @@ impl Fleet {
             host
         };
         let hosts = (0..names.len()).map(host).collect();
-        let fleet = Fleet { hub, hosts, names: names.to_vec(), folder: TemporaryFolder::new(name) };
+        let (names, folder) = (names.to_vec(), TemporaryFolder::new(name));
+        let fleet = Fleet { hub, hosts, names, folder, environment: Vec::new() };
         fleet.succeed(&["fleet", "init", "--name", "lab"]);
         fleet
     }
@@ -74,6 +77,7 @@ impl Fleet {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = netstage(arguments);
         command.current_dir(&*self.folder).env("NETSTAGE_FLEET", self.folder.join("fleet"));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 

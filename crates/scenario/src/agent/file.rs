@@ -28,6 +28,8 @@ table! {
         memory: Option<BoundedSize<1_000_000, 4_000_000_000_000_000>>,
         /// Maximum duration of a run.
         max_duration: Option<PositiveDuration>,
+        /// Maximum `lease` of a run: the time for which it may continue without its controller. Default: 2 s.
+        max_lease: Option<PositiveDuration>,
         /// Prefixes the agent may send to, including multicast groups, and the hosts from which it receives, which it
         /// answers.
         destinations: Option<List<PrefixText>>,

@@ -28,6 +28,7 @@ pub fn parse(name: &str, text: &str) -> Result<Policy, Errors> {
             bytes_per_day: policy.bytes_per_day.map(|size| size.0),
             memory: policy.memory.map(|size| size.0),
             max_duration: policy.max_duration.map(|span| span.0),
+            max_lease: policy.max_lease.map(|span| span.0),
             destinations: policy.destinations.as_ref().map(|list| list.0.iter().map(|one| one.0).collect()),
             interfaces: policy.interfaces.as_ref().map(|list| names(&list.0)),
             one_ended: policy.one_ended,
@@ -53,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_policy_file_is_parsed() {
-        let text = "[policy]\ncontrollers = [\"lab\"]\nrate = \"10 Mbit/s\"\nbytes_per_day = \"2 GB\"\nmemory = \"1 GB\"\nmax_duration = \"1 h\"\n\
+        let text = "[policy]\ncontrollers = [\"lab\"]\nrate = \"10 Mbit/s\"\nbytes_per_day = \"2 GB\"\nmemory = \"1 GB\"\nmax_duration = \"1 h\"\nmax_lease = \"1 min\"\n\
             destinations = [\"10.0.0.0/8\"]\ninterfaces = [\"eth1\"]\none_ended = true\nspin = true\ntcp_events = true\nservices = [\"ftp\"]\n";
         let policy = parse("policy.toml", text).unwrap();
         let expected = Policy {
@@ -62,6 +63,7 @@ mod tests {
             bytes_per_day: Some(2_000_000_000),
             memory: Some(1_000_000_000),
             max_duration: Some(Duration::from_secs(3600)),
+            max_lease: Some(Duration::from_secs(60)),
             destinations: Some(vec![IpPrefix::new("10.0.0.0".parse().unwrap(), 8).unwrap()]),
             interfaces: Some(vec!["eth1".into()]),
             one_ended: true,

@@ -105,6 +105,7 @@ impl Builder<'_, '_> {
         let plan = Plan {
             title: head?.0.title.clone(),
             duration: duration?,
+            lease: head?.0.lease.map(|lease| lease.0),
             nodes,
             links,
             vpns,

@@ -43,6 +43,9 @@ table! {
         seed: Located<BoundedCount<0, MAX_SEED>> = 1,
         /// Runs of every cell, each with a different seed.
         repeat: BoundedCount<1, 100_000> = 1,
+        /// On `live`: time for which agents continue a run without their controller; the policies of the agents have to
+        /// permit it. Without it, the traffic stops after 2 s. The results are collected when the agents are back.
+        lease: Option<PositiveDuration>,
         /// Whether the unchanged file is run as the variant `base`, if the file has variants.
         base: bool = true,
     }

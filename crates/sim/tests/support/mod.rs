@@ -146,6 +146,7 @@ pub fn empty(title: &str, duration: Duration) -> Plan {
     Plan {
         title: title.into(),
         duration,
+        lease: None,
         nodes: Vec::new(),
         links: Vec::new(),
         vpns: Vec::new(),

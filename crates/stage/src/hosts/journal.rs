@@ -1,6 +1,7 @@
 //! Journal file of the pending runs of a study. If the process ends, the next one resumes them.
 
 use netstage_agent::fleet::token::sha256;
+use netstage_host::clock::{self, Epoch, monotonic_ns};
 use netstage_scenario::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,32 @@ pub struct PendingRun {
     /// Addresses of provider edge routers, by index of the node.
     #[serde(default)]
     pub routers: BTreeMap<usize, IpAddr>,
+    /// Number by which the agents recognize the controller of the run.
+    #[serde(default)]
+    pub controller: u64,
+    /// Clock by which the run was started, and its start time.
+    #[serde(default)]
+    start: Option<(String, u64)>,
+}
+
+impl PendingRun {
+    /// Creates the entry of a run before its start.
+    pub fn new(
+        plan: &Plan,
+        seed: u64,
+        (controller, run): (u64, u64),
+        addresses: &[(IpAddr, IpAddr)],
+        routers: &BTreeMap<usize, IpAddr>,
+    ) -> PendingRun {
+        let (addresses, routers) = (addresses.to_vec(), routers.clone());
+        PendingRun { run, digest: digest(plan, seed), addresses, routers, controller, start: None }
+    }
+
+    /// Returns the start of the run; the current time if it is unknown, as after a restart of the host.
+    pub fn start(&self) -> Epoch {
+        let start = self.start.as_ref().filter(|(clock, _)| clock::is_own_clock(clock));
+        Epoch(start.map_or_else(monotonic_ns, |(_, start_ns)| *start_ns))
+    }
 }
 
 /// Journal of pending runs.
@@ -46,17 +73,17 @@ impl Journal {
     }
 
     /// Adds a run of this process.
-    pub fn add_run(
-        &mut self,
-        plan: &Plan,
-        seed: u64,
-        run: u64,
-        addresses: &[(IpAddr, IpAddr)],
-        routers: &BTreeMap<usize, IpAddr>,
-    ) {
-        self.own.insert(run);
-        let (addresses, routers) = (addresses.to_vec(), routers.clone());
-        self.left.push(PendingRun { run, digest: digest(plan, seed), addresses, routers });
+    pub fn add_run(&mut self, run: PendingRun) {
+        self.own.insert(run.run);
+        self.left.push(run);
+        self.write();
+    }
+
+    /// Sets the start of the run that was added last.
+    pub fn set_start(&mut self, start: Epoch) {
+        if let Some(run) = self.left.last_mut() {
+            run.start = Some((clock::identity(), start.0));
+        }
         self.write();
     }
 

@@ -1,14 +1,15 @@
 //! Live stage: the hosts and provider edge routers of a plan are agents of a fleet, in a real network.
 //!
 //! The controller creates the number and the folder of a run before it contacts any agent, and stores each report
-//! before the agent may delete it. If this process ends in between, the journal lets the next process fetch the
-//! finished reports instead of repeating the run.
+//! before the agent may delete it. If this process ends in between, the journal lets the next process continue the run,
+//! if it has a lease, or fetch its reports, instead of repeating it.
 
 mod addressing;
 mod clocks;
 mod journal;
 mod placement;
 mod plausibility;
+mod resume;
 
 use crate::conductor::outcome::Findings;
 use crate::conductor::partial::PartialOutcome;
@@ -18,9 +19,8 @@ use crate::topology::assignments::{self, PlacedFlow};
 use crate::topology::{distribution, pe, services};
 use addressing::HostAddressing;
 use clocks::ClockAccuracy;
-use journal::Journal;
+use journal::{Journal, PendingRun};
 use netstage_agent::controller::{AgentAddress, CollectedReports, ControlledAgents, ControllerError};
-use netstage_agent::fleet::AgentAvailability;
 use netstage_agent::fleet::folder::FleetFolder;
 use netstage_agent::fleet::runs::FleetRuns;
 use netstage_agent_api::results::{AgentReport, WatchedWindows};
@@ -78,18 +78,20 @@ pub fn run(
             remedy: "netstage fleet serve --listen ADDRESS:PORT".into(),
         });
     }
-    let placed = placed(plan, fleet, &|| attendant.stop())?;
-    let names: Vec<String> = placed.values().cloned().collect();
     let mut runs = FleetRuns::read_all(fleet).map_err(to_stopped)?;
     let mut journal = means.journal.lock().unwrap_or_else(PoisonError::into_inner);
-    let context = RunContext { plan, seed, placed: &placed, logs: &means.logs };
-    if let Some(left) = journal.pending_run(plan, seed)
-        && let Some(outcome) = resume(&context, fleet, &mut runs, left)?
-    {
-        return Ok(outcome);
+    if let Some(left) = journal.pending_run(plan, seed) {
+        let placed = resume::placed(plan, &runs.agents(left.run));
+        let context = RunContext { plan, seed, placed: &placed, logs: &means.logs };
+        if let Some(outcome) = resume::resume(&context, fleet, &mut runs, left, attendant)? {
+            return Ok(outcome);
+        }
     }
-
-    let mut agents = connect(&names, fleet)?;
+    let placed = placed(plan, fleet, &|| attendant.stop())?;
+    let names: Vec<String> = placed.values().cloned().collect();
+    let context = RunContext { plan, seed, placed: &placed, logs: &means.logs };
+    let address = |name: &String| (name.clone(), AgentAddress::Fleet(fleet.socket()));
+    let mut agents = connect(|| ControlledAgents::connect(names.iter().map(address).collect()))?;
     let result = conduct(&context, &mut agents, &mut runs, &mut journal, attendant);
     agents.finish();
     result
@@ -117,12 +119,13 @@ fn placed(
     }
 }
 
-/// Connects to the agents. Waits for agents that the previous run is releasing.
-fn connect(names: &[String], fleet: &FleetFolder) -> Result<ControlledAgents, ControllerError> {
+/// Connects to agents by `attempt`. Waits for agents that the previous run is releasing.
+fn connect(
+    attempt: impl Fn() -> Result<ControlledAgents, ControllerError>,
+) -> Result<ControlledAgents, ControllerError> {
     let (start, mut wait) = (Instant::now(), POLL_INTERVAL);
     loop {
-        let places = names.iter().map(|name| (name.clone(), AgentAddress::Fleet(fleet.socket()))).collect();
-        match ControlledAgents::connect(places) {
+        match attempt() {
             Err(error) if error.is_busy() && start.elapsed() < RELEASE_LIMIT => std::thread::sleep(wait),
             result => return result,
         }
@@ -230,7 +233,8 @@ fn parts(
             assignment.edge = Some(EdgeTask { configuration });
         }
     }
-    Ok(assignments.into_iter().map(|(node, assignment)| (placed[&node].clone(), assignment)).collect())
+    let with_lease = |assignment| Assignment { lease: plan.lease, ..assignment };
+    Ok(assignments.into_iter().map(|(node, part)| (placed[&node].clone(), with_lease(part))).collect())
 }
 
 /// Plan, seed and placement of a run.
@@ -259,7 +263,8 @@ fn conduct(
     let comparisons = comparisons.map_err(|error| RunFailure::Failed(error.to_string()))?;
     let nodes = parts.iter().map(|(agent, part)| (agent.clone(), part.node.clone())).collect();
     let run = runs.open(&plan.title, nodes).map_err(to_stopped)?;
-    journal.add_run(plan, seed, run, &addresses.flows, &addresses.routers);
+    let numbers = (agents.controller(), run);
+    journal.add_run(PendingRun::new(plan, seed, numbers, &addresses.flows, &addresses.routers));
     agents.new_run_numbered(run, attendant.wants_bins());
     if let Err(error) = agents.collect_consents(&parts).and_then(|()| agents.add_agents(parts.clone())) {
         // No agent has started, so no report will arrive.
@@ -268,21 +273,11 @@ fn conduct(
     }
     agents.compare_clocks(&comparisons);
     // If this fails, some agents may have started; the run stays open for their reports.
-    agents.start_together()?;
-    let windows = parts.iter().map(|(_, part)| part.watch.len()).sum();
-    let mut so_far = PartialOutcome::new(plan, &members, parts.iter().map(|(_, part)| part), windows, None);
-    conductor::watch(agents, &mut so_far, attendant, |_| ());
+    journal.set_start(agents.start_together()?);
+    watch(context, &members, &parts, agents, attendant);
     // The reflectors answer only until the reports are collected.
     let clocks = ClockAccuracy::measure_after_run(agents, &comparisons);
-    let collected = agents.collect_and_store(|agent, report| {
-        let part = parts.iter().find(|(name, _)| name == agent).map(|(_, part)| part);
-        plausibility::check(report, part.ok_or("the agent has no assignment in this run")?)?;
-        match runs.receive(run, agent, report) {
-            Ok(Receipt::Unexpected) => Err("no report is expected from this agent".into()),
-            Ok(Receipt::New | Receipt::Duplicate | Receipt::Late) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        }
-    });
+    let collected = collect(agents, runs, run, &parts);
     if runs.missing(run).is_empty() {
         let _ = runs.close(run);
     }
@@ -292,59 +287,36 @@ fn conduct(
     outcome(context, &members, &parts, collected, Some(&clocks))
 }
 
-/// Completes a run that an earlier process left unfinished. Returns `None` if an agent has not finished it, so that the
-/// run must be repeated.
-fn resume(
+/// Follows a run until it ends or the attendant stops it.
+fn watch(
     context: &RunContext,
-    fleet: &FleetFolder,
+    members: &[PlacedFlow],
+    parts: &[(String, Assignment)],
+    agents: &mut ControlledAgents,
+    attendant: &dyn RunObserver,
+) {
+    let windows = parts.iter().map(|(_, part)| part.watch.len()).sum();
+    let assignments = parts.iter().map(|(_, part)| part);
+    let mut so_far = PartialOutcome::new(context.plan, members, assignments, windows, None);
+    conductor::watch(agents, &mut so_far, attendant, |_| ());
+}
+
+/// Collects the reports of a run, and stores those that are possible.
+fn collect(
+    agents: &mut ControlledAgents,
     runs: &mut FleetRuns,
-    left: journal::PendingRun,
-) -> Result<Option<RunOutcome>, RunFailure> {
-    let &RunContext { plan, seed, placed, .. } = context;
-    let run = left.run;
-    let online = fleet
-        .agents()
-        .map_err(to_stopped)?
-        .into_iter()
-        .filter(|agent| agent.state != AgentAvailability::Offline);
-    let missing = runs.missing(run);
-    let missing: Vec<String> =
-        online.filter(|agent| missing.contains(&agent.name)).map(|agent| agent.name).collect();
-    if !missing.is_empty() {
-        let agents = connect(&missing, fleet)?;
-        agents.fetch_stored_reports(|agent, run, report| {
-            runs.receive(run, agent, report).is_ok_and(|receipt| receipt != Receipt::Unexpected)
-        });
-        agents.finish();
-    }
-    let reports = runs.reports(run);
-    let members = assignments::members_at(plan, |group| left.addresses[group]);
-    let Ok(members) = members else { return Ok(None) };
-    // The report does not depend on the interface on which a receiver joined its group.
-    let addresses =
-        NodeAddresses { flows: left.addresses, receivers: BTreeMap::new(), routers: left.routers };
-    let parts = parts(plan, &members, seed, placed, &addresses)?;
-    let is_complete = |(agent, part): &(String, Assignment)| {
-        let mut own = reports.iter().filter(|report| report.node == part.node);
-        !runs.missing(run).contains(agent)
-            && own.any(|report| {
-                report.void.is_empty() && !report.stopped && plausibility::check(report, part).is_ok()
-            })
-    };
-    let is_complete = parts.iter().all(is_complete);
-    let _ = runs.close(run);
-    if !is_complete {
-        return Ok(None);
-    }
-    let collected = CollectedReports {
-        reports,
-        warnings: vec![format!(
-            "run {run} was in progress when its controller ended; its reports were fetched afterwards, and the clock error is \
-             unknown"
-        )],
-        ..CollectedReports::default()
-    };
-    outcome(context, &members, &parts, collected, None).map(Some)
+    run: u64,
+    parts: &[(String, Assignment)],
+) -> CollectedReports {
+    agents.collect_and_store(|agent, report| {
+        let part = parts.iter().find(|(name, _)| name == agent).map(|(_, part)| part);
+        plausibility::check(report, part.ok_or("the agent has no assignment in this run")?)?;
+        match runs.receive(run, agent, report) {
+            Ok(Receipt::Unexpected) => Err("no report is expected from this agent".into()),
+            Ok(Receipt::New | Receipt::Duplicate | Receipt::Late) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    })
 }
 
 /// Returns the outcome of a run from the reports of its agents.

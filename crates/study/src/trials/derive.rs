@@ -116,6 +116,7 @@ fn alone(plan: &Plan, test: &TestPlan, probes: Vec<FlowGroup>, end: Instant, mea
     Plan {
         title: format!("{}: {}", plan.title, test.name),
         duration: end.since(Instant::ZERO),
+        lease: plan.lease,
         nodes: plan.nodes.clone(),
         links: plan.links.clone(),
         vpns: plan.vpns.clone(),
