@@ -10,6 +10,7 @@ use super::work::{PacketSums, TimeDistributions, Worker};
 use netstage_agent_api::protocol::MAX_REQUEST_BYTES;
 use netstage_agent_api::protocol::generated::Phase;
 use netstage_agent_api::protocol::generated::agent_server::AgentServer;
+use netstage_core::fleet::run_number;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
@@ -55,8 +56,7 @@ pub struct AgentSnapshot {
 }
 
 impl ExclusiveAgent {
-    /// Returns an agent with this spool. It accepts only runs with a greater number than the last one
-    /// recorded in the spool.
+    /// Returns an agent with this spool. It accepts no run that is recorded in the spool.
     pub fn new(spool: Spool, worker: Arc<dyn Worker>, guard: Arc<dyn RunGuard>) -> ExclusiveAgent {
         let spool = Arc::new(spool);
         let sums = Arc::default();
@@ -70,7 +70,7 @@ impl ExclusiveAgent {
         let progress = present.progress();
         AgentSnapshot {
             is_taken: present.is_attended(),
-            run: progress.run,
+            run: run_number(progress.run).into(),
             is_running: progress.phase() == Phase::Running,
             totals: self.sums.read(),
             times: self.sums.times(),
@@ -129,6 +129,11 @@ impl ExclusiveAgent {
             })
             .await
             .map_err(io::Error::other)
+    }
+
+    /// Ends the current session as if its controller were gone. The run stops, and its report is kept.
+    pub fn end_session(&self) {
+        end(&self.present().end, EndReason::ControllerGone);
     }
 
     fn present(&self) -> Arc<AgentShared> {

@@ -49,6 +49,9 @@ impl Limits {
         if !assignment.services.is_empty() {
             return Err(refuse("this server does not run services"));
         }
+        if assignment.lease.is_some() {
+            return Err(refuse("this server ends a run with the connection of its client, without a lease"));
+        }
         if assignment.clocks.is_some() {
             return Err(refuse("this server does not compare clocks with third hosts"));
         }

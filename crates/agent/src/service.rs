@@ -77,7 +77,7 @@ impl AgentShared {
     ) -> AgentShared {
         let (changed, closing) = (watch::Sender::new(()), watch::Sender::new(false));
         let state = AgentSharedState {
-            session: AgentSession::after(spool.last_run()),
+            session: AgentSession::after(spool.accepted()),
             ..AgentSharedState::default()
         };
         AgentShared { spool, worker, guard, sums, state: Mutex::new(state), changed, end, closing }
@@ -249,7 +249,7 @@ impl AgentService {
             None => Ok(()),
         };
         let taken = allowed.and_then(|()| {
-            let taken = self.0.spool.record_accepted(request.run);
+            let taken = self.0.spool.record_accepted(state.session.accepted());
             taken.map_err(|problem| OrderRefusal::new(OrderRefusalKind::System, problem))
         });
         if let Err(refusal) = taken {

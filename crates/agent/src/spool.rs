@@ -1,7 +1,7 @@
 //! Spool: reports on the agent's own disk, so that the loss of a controller loses no results. A report is
 //! written to a temporary file, synced and renamed, so that a file under its final name is complete.
 //!
-//! A persistent spool is used again by the next agent. It records the number of the last accepted run, and
+//! A persistent spool is used again by the next agent. It records the accepted runs, and
 //! keeps a journal of completed bins. If the agent is killed, the journal becomes a report when the agent
 //! returns.
 
@@ -24,8 +24,8 @@ pub struct Spool {
 /// File name extension of a report, and of a journal of bins.
 const REPORT: &str = "json";
 const BINS: &str = "bins";
-/// Name of the file that holds the number of the last accepted run.
-const LAST_RUN: &str = "last-run";
+/// Name of the file that holds the accepted runs, one a line, oldest first.
+const ACCEPTED: &str = "accepted-runs";
 
 /// First line of a journal.
 #[derive(Serialize, Deserialize)]
@@ -81,18 +81,19 @@ impl Spool {
         Ok(Some(path))
     }
 
-    /// Records the number of an accepted run. No run up to this number will be accepted again.
-    pub fn record_accepted(&self, run: u64) -> Result<(), String> {
+    /// Records the accepted runs, oldest first. They will not be accepted again.
+    pub fn record_accepted(&self, runs: &[u64]) -> Result<(), String> {
         let Some(folder) = self.folder.as_ref().filter(|_| self.is_persistent) else { return Ok(()) };
-        let path = folder.join(LAST_RUN);
-        let written = write_whole(folder, &path, run.to_string().as_bytes());
+        let path = folder.join(ACCEPTED);
+        let lines: String = runs.iter().map(|run| format!("{run}\n")).collect();
+        let written = write_whole(folder, &path, lines.as_bytes());
         written.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// Returns the number of the last accepted run; zero before the first.
-    pub fn last_run(&self) -> u64 {
-        let text = self.folder.as_ref().and_then(|folder| fs::read_to_string(folder.join(LAST_RUN)).ok());
-        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    /// Returns the accepted runs, oldest first.
+    pub fn accepted(&self) -> Vec<u64> {
+        let text = self.folder.as_ref().and_then(|folder| fs::read_to_string(folder.join(ACCEPTED)).ok());
+        text.iter().flat_map(|text| text.lines()).filter_map(|line| line.parse().ok()).collect()
     }
 
     /// Opens the journal of a run, or returns `None` if this spool keeps none.
@@ -245,8 +246,8 @@ mod tests {
     fn the_journal_of_a_killed_agent_becomes_a_report() {
         let folder = TemporaryFolder::new("journal");
         let spool = Spool::open_persistent(&folder).unwrap();
-        assert_eq!(spool.last_run(), 0);
-        spool.record_accepted(4).unwrap();
+        assert!(spool.accepted().is_empty());
+        spool.record_accepted(&[9, 4]).unwrap();
         let interval = Duration::from_millis(100);
         let flow = FlowTask {
             id: 9,
@@ -268,7 +269,7 @@ mod tests {
         drop((journal, spool));
 
         let spool = Spool::open_persistent(&folder).unwrap();
-        assert_eq!(spool.last_run(), 4);
+        assert_eq!(spool.accepted(), [9, 4]);
         let [(4, path)] = &spool.stored_reports()[..] else { panic!("{:?}", spool.stored_reports()) };
         let report: AgentReport = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         let sent: Vec<u64> = report.flows[0].bins.iter().map(|bin| bin.sent).collect();

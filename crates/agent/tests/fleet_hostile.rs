@@ -404,6 +404,7 @@ fn a_full_disk_of_the_controller_loses_no_report() {
     let mut runs = FleetRuns::read_all(&stage.fleet).unwrap();
     let nodes = || HONEST.map(|name| (name.to_owned(), name.to_owned())).into();
     let run = runs.open("full", nodes()).unwrap();
+    stage.run = run - 1;
     let mut agents = stage.begin(&HONEST, 300).unwrap();
     disk.fill();
     let mut keep = |agent: &str, report: &AgentReport| match runs.receive(run, agent, report) {
@@ -451,7 +452,7 @@ fn a_full_disk_of_an_agent_loses_no_report() {
     disk.fill();
     let refused =
         stage.begin(&HONEST, 100).err().expect("the disk has no space for the run number").to_string();
-    assert!(refused.contains("agent ber-1 refused") && refused.contains("last-run"), "{refused}");
+    assert!(refused.contains("agent ber-1 refused") && refused.contains("accepted-runs"), "{refused}");
     disk.free();
     stage.wait_for(&HONEST, AgentAvailability::Idle);
     let mut agents = stage.begin(&HONEST, 500).unwrap();

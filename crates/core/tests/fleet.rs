@@ -2,7 +2,7 @@
 //! partitioned, processes are killed and restarted, and controllers sleep and wake with outdated state. The
 //! checks are external: they use only the accepted runs, the sent traffic and the counted results.
 
-use netstage_core::fleet::{AgentSession, Lease, Receipt, ResultLedger, RunPhase};
+use netstage_core::fleet::{AgentSession, Lease, Receipt, ResultLedger, RunPhase, run_number};
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use proptest::prelude::*;
@@ -45,8 +45,8 @@ enum MessageDestination {
 /// An agent, with the contents of its disk.
 #[derive(Default)]
 struct SimulatedAgent {
-    /// Last accepted run, on disk.
-    last: u64,
+    /// Accepted runs, on disk.
+    accepted: Vec<u64>,
     /// Unconfirmed results, on disk.
     results: BTreeSet<u64>,
     /// Run whose counts are being written, on disk.
@@ -70,7 +70,7 @@ impl SimulatedAgent {
     /// Releases the agent after the loss of its controller.
     fn reset(&mut self) {
         self.store_result();
-        self.session = AgentSession::after(self.last);
+        self.session = AgentSession::after(self.accepted.clone());
         (self.lease, self.owner) = (None, 0);
     }
 
@@ -113,7 +113,7 @@ struct FleetWorld {
     started: BTreeSet<(usize, u64)>,
     produced: BTreeSet<(usize, u64)>,
     counted: BTreeSet<(usize, u64)>,
-    last_accepted: Vec<u64>,
+    accepted: BTreeSet<(usize, u64)>,
 }
 
 fn name(agent: usize) -> String {
@@ -131,7 +131,6 @@ impl FleetWorld {
             loss,
             clock: seed >> 8,
             cut_until: vec![0; agents.len()],
-            last_accepted: vec![0; agents.len()],
             agents,
             controller: Controller::default(),
             ledger: ResultLedger::default(),
@@ -139,6 +138,7 @@ impl FleetWorld {
             started: BTreeSet::new(),
             produced: BTreeSet::new(),
             counted: BTreeSet::new(),
+            accepted: BTreeSet::new(),
         };
         world.new_controller();
         world
@@ -200,9 +200,8 @@ impl FleetWorld {
                 if agent.session.prepare(controller, run, lease).is_ok() {
                     assert_owner(agent, controller);
                     agent.has_lease = lease.is_some();
-                    assert!(run > self.last_accepted[index], "run {run} is accepted twice");
-                    self.last_accepted[index] = run;
-                    agent.last = run;
+                    assert!(self.accepted.insert((index, run)), "run {run} is accepted twice");
+                    agent.accepted = agent.session.accepted().to_vec();
                     agent.session.finish_preparing(run, true);
                 }
             }
@@ -320,7 +319,7 @@ impl FleetWorld {
         }
         let Some(mut current) = self.controller.current else {
             if may_start {
-                let run = self.ledger.open((0..all).map(name));
+                let run = self.ledger.open(self.random.next_u64() as u32, (0..all).map(name));
                 self.controller.current = Some(CurrentRun { run, opened_at: now, start_at: None });
             }
             return;
@@ -366,11 +365,11 @@ impl FleetWorld {
                 // kill -9 and immediate restart: only the disk survives.
                 let agent = &mut self.agents[index];
                 agent.store_result();
-                let (last, results) = (agent.last, std::mem::take(&mut agent.results));
+                let (accepted, results) = (agent.accepted.clone(), std::mem::take(&mut agent.results));
                 *agent = SimulatedAgent {
-                    last,
+                    accepted: accepted.clone(),
                     results,
-                    session: AgentSession::after(last),
+                    session: AgentSession::after(accepted),
                     alive: true,
                     ..SimulatedAgent::default()
                 };
@@ -417,9 +416,9 @@ proptest! {
             }
         }
         world.new_controller();
-        let (recovery_start, last) = (world.now, world.ledger.open([]));
+        let (recovery_start, last) = (world.now, world.ledger.open(0, []));
         let completed = |world: &FleetWorld| {
-            let runs = world.counted.iter().filter(|(agent, run)| (*agent, *run > last) == (0, true));
+            let runs = world.counted.iter().filter(|(agent, run)| (*agent, run_number(*run) > run_number(last)) == (0, true));
             runs.into_iter().any(|(_, run)| (0..agents).all(|agent| world.counted.contains(&(agent, *run))))
         };
         while !completed(&world) {

@@ -90,8 +90,8 @@ pub fn read_assignment(version: u32, bytes: &[u8]) -> Result<Assignment, OrderRe
     if assignment.interval.0 == 0 || assignment.duration.0 / assignment.interval.0 > MAX_BINS {
         return Err(unreadable(&format!("more than {MAX_BINS} intervals")));
     }
-    if assignment.duration > MAX_DURATION {
-        return Err(unreadable(&"the run is longer than one year"));
+    if assignment.duration.max(assignment.lease.unwrap_or_default()) > MAX_DURATION {
+        return Err(unreadable(&"the run or its lease is longer than one year"));
     }
     for flow in &assignment.flows {
         if flow.start > MAX_DURATION || flow.stop > MAX_DURATION {
@@ -157,7 +157,8 @@ mod tests {
         let none = Assignment { interval: Duration(0), ..assignment() };
         let many = Assignment { interval: Duration(1), ..assignment() };
         let long = Assignment { duration: Duration(u64::MAX), interval: Duration(u64::MAX), ..assignment() };
-        for bad in [none, many, long] {
+        let endless = Assignment { lease: Some(Duration(u64::MAX)), ..assignment() };
+        for bad in [none, many, long, endless] {
             assert_eq!(read(&bad).unwrap_err().kind, OrderRefusalKind::Assignment);
         }
         assert_eq!(read_assignment(task::VERSION, b"{").unwrap_err().kind, OrderRefusalKind::Assignment);

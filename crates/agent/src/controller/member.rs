@@ -172,7 +172,8 @@ impl AgentConnection {
 
     /// Sets the run for which the agent may report bins. Called before the agent prepares the run.
     pub fn expect_bins(&self, run: u64, assignment: &Assignment, report_bins: bool) {
-        *lock(&self.reported) = ReportedBins::of(run, assignment, report_bins);
+        let mut reported = lock(&self.reported);
+        *reported = ReportedBins { previous: reported.run, ..ReportedBins::of(run, assignment, report_bins) };
     }
 
     /// Returns the maximum size of the agent's report for the run, bytes.
@@ -292,6 +293,8 @@ const MAX_VPNS: u64 = 4096;
 #[derive(Debug, Default)]
 struct ReportedBins {
     run: u64,
+    /// Run before, or zero.
+    previous: u64,
     flows: BTreeSet<u32>,
     /// Subjects of the watched windows.
     windows: BTreeSet<String>,
@@ -313,6 +316,7 @@ impl ReportedBins {
             REPORT_BYTES * (1 + assignment.flows.len() as u64) + BIN_BYTES * (all + windows) + routed;
         ReportedBins {
             run,
+            previous: 0,
             flows: assignment.flows.iter().map(|flow| flow.id).collect(),
             bins_each: u32::try_from(bins_each).unwrap_or(u32::MAX),
             windows: assignment.watch.iter().map(|flow| flow.subject.clone()).collect(),
@@ -331,7 +335,7 @@ impl ReportedBins {
         let counts = [ended.bins.len(), ended.windows.len(), ended.vpns.len()];
         if run != self.run {
             // Bins of the previous run may still be in transit.
-            return counts == [0; 3] || run < self.run;
+            return counts == [0; 3] || run == self.previous;
         }
         for (left, count) in self.left.iter_mut().zip(counts) {
             let Some(remaining) = left.checked_sub(count as u64) else { return false };

@@ -184,8 +184,7 @@ impl ControlledAgents {
         self.new_run_numbered(self.run + 1, report_bins);
     }
 
-    /// Creates a run like [`new_run`](ControlledAgents::new_run), with a number greater than that of any earlier run of
-    /// the agents.
+    /// Creates a run like [`new_run`](ControlledAgents::new_run), with an identifier that no earlier run of the agents had.
     pub fn new_run_numbered(&mut self, run: u64, report_bins: bool) {
         self.run = run;
         self.report_bins = report_bins;
@@ -194,7 +193,7 @@ impl ControlledAgents {
         self.conduct = None;
         self.taking_part.clear();
         (self.length, self.lease) = (Duration::ZERO, Duration::ZERO);
-        self.members.iter().for_each(|member| member.set_lease(std::time::Duration::ZERO));
+        self.set_leases(Duration::ZERO);
         self.lead.take();
     }
 
@@ -216,7 +215,7 @@ impl ControlledAgents {
             }
         }
         self.begin(start);
-        self.set_leases();
+        self.set_leases(self.lease);
         !self.taking_part.is_empty()
     }
 

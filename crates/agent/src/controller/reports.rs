@@ -6,6 +6,7 @@ use netstage_agent_api::protocol::MAX_REPORT_BYTES;
 use netstage_agent_api::protocol::generated::{KeptRequest, ReleaseRequest};
 use netstage_agent_api::results::AgentReport;
 use netstage_core::fleet::{AgentRunState, COMPLETION_TIMEOUT};
+use netstage_core::time::Duration;
 use std::ops::ControlFlow;
 
 /// Reports of a run.
@@ -121,6 +122,7 @@ impl ControlledAgents {
         self.ask_all(released.into_iter().map(|member| release(member, controller, run)));
         self.taking_part.clear();
         self.conduct = None;
+        self.set_leases(Duration::ZERO);
         collected
     }
 }

@@ -75,7 +75,7 @@ impl ControlledAgents {
             self.lead.set(StartLead { slowest, ahead, moves: kickoff.moves() });
             match step {
                 NegotiationStep::Agreed => {
-                    self.set_leases();
+                    self.set_leases(self.lease);
                     return Ok(Epoch(start.0));
                 }
                 NegotiationStep::Postpone | NegotiationStep::Wait(_) => {}
@@ -98,10 +98,9 @@ impl ControlledAgents {
         self.all_agreed(0, answers)
     }
 
-    /// Lets the agents that take part be absent for the lease of the run.
-    pub(super) fn set_leases(&self) {
-        let lease = std::time::Duration::from_nanos(self.lease.0);
-        self.taking_part.iter().for_each(|&index| self.members[index].set_lease(lease));
+    /// Lets the agents be absent for the lease of the run.
+    pub(super) fn set_leases(&self, lease: Duration) {
+        self.members.iter().for_each(|member| member.set_lease(std::time::Duration::from_nanos(lease.0)));
     }
 
     pub(super) fn begin(&mut self, epoch: Epoch) {

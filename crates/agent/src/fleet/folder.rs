@@ -23,6 +23,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const STALE_AFTER: Duration = Duration::from_secs(5);
 /// Maximum number of starts of the hub that are remembered.
 const MAX_STARTS: usize = 1000;
+/// Prefix of the name that a restoration from a backup adds to those of the starts.
+pub(super) const RESTORED: &str = "restored-";
 /// Certificates an agent may have at a time: the current one and the next.
 const MAX_CERTIFICATES: usize = 2;
 
@@ -59,6 +61,18 @@ pub struct RegisteredAgent {
     /// SHA-256 fingerprint of the authority of the last certificate.
     #[serde(default)]
     pub authority: String,
+    /// Whether the next certificate of the authority with its name is accepted, too, because the agent may have renewed
+    /// it after the backup from which this folder was restored.
+    #[serde(default)]
+    pub adopts_next: bool,
+}
+
+impl RegisteredAgent {
+    fn add_certificate(&mut self, fingerprint: String, expires_s: u64) {
+        self.certificates.push((fingerprint, expires_s));
+        let surplus = self.certificates.len().saturating_sub(MAX_CERTIFICATES);
+        self.certificates.drain(..surplus);
+    }
 }
 
 /// Content of a token's file.
@@ -175,6 +189,11 @@ impl FleetFolder {
 
     /// Records a start of the hub, and returns the names of the last starts, this one last.
     pub(super) fn record_start(&self) -> Result<Vec<String>, StartupError> {
+        self.add_start("")
+    }
+
+    /// Adds a random name with a prefix to those of the last starts, and returns them.
+    fn add_start(&self, prefix: &str) -> Result<Vec<String>, StartupError> {
         let path = self.folder.join(STARTS);
         let mut starts: Vec<String> = match private::read_json(&path) {
             Ok(starts) => starts,
@@ -184,7 +203,8 @@ impl FleetFolder {
         let mut name = [0; 8];
         let random = SystemRandom::new().fill(&mut name);
         random.map_err(|_| StartupError::new("no random numbers", "try again later"))?;
-        starts.push(name.iter().map(|byte| format!("{byte:02x}")).collect());
+        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+        starts.push(format!("{prefix}{name}"));
         starts.drain(..starts.len().saturating_sub(MAX_STARTS));
         private::write_json(&path, &starts).map_err(|error| file_error(&path, &error))?;
         Ok(starts)
@@ -247,6 +267,7 @@ impl FleetFolder {
             lasting_s: given.lasting_s,
             certificates: Vec::new(),
             authority: String::new(),
+            adopts_next: false,
         };
         if self.agent_file(&given.agent).exists() {
             return Err(format!("agent {} already exists", given.agent));
@@ -276,14 +297,44 @@ impl FleetFolder {
         let certificate = authority
             .sign(agent, request, expires_s)
             .map_err(|error| format!("invalid certificate request: {error}"))?;
-        registered.certificates.push((sha256(certificate.der()), expires_s));
-        let surplus = registered.certificates.len().saturating_sub(MAX_CERTIFICATES);
-        registered.certificates.drain(..surplus);
+        registered.add_certificate(sha256(certificate.der()), expires_s);
         registered.authority = authority.fingerprint();
         let path = self.agent_file(agent);
         private::write_json(&path, &registered)
             .map_err(|error| format!("the controller cannot store the certificate: {error}"))?;
         Ok(IssuedCertificate { agent: agent.into(), certificate: certificate.pem(), expires_s })
+    }
+
+    /// Prepares a folder that was restored from a backup: each agent may connect once with a certificate that the
+    /// folder does not contain, and accepts the controller although its folder lacks the last starts. Returns the number
+    /// of agents.
+    pub fn restore(&self) -> Result<usize, StartupError> {
+        self.add_start(RESTORED)?;
+        let agents = self.all_registered()?;
+        for (name, agent) in &agents {
+            let path = self.agent_file(name);
+            private::write_json(&path, &RegisteredAgent { adopts_next: true, ..agent.clone() })
+                .map_err(|error| file_error(&path, &error))?;
+        }
+        Ok(agents.len())
+    }
+
+    /// Returns the expiry of the certificate with which an agent connects, or `None` if the certificate is not that of
+    /// the agent. The certificate is one of the authority.
+    pub fn admit(&self, agent: &str, fingerprint: &str) -> Option<u64> {
+        let mut registered = self.registered(agent)?;
+        let known = registered.certificates.iter().find(|(known, _)| known == fingerprint);
+        let known = known.map(|(_, expires_s)| *expires_s);
+        if !registered.adopts_next {
+            return known;
+        }
+        let expires_s = known.unwrap_or(now_s() + registered.lasting_s);
+        registered.adopts_next = false;
+        if known.is_none() {
+            registered.add_certificate(fingerprint.into(), expires_s);
+        }
+        private::write_json(&self.agent_file(agent), &registered).ok()?;
+        Some(expires_s)
     }
 
     /// Removes an agent. Its certificates, and unused tokens for its name, become invalid.

@@ -289,7 +289,7 @@ impl HubShared {
         let certificate = stream.peer_certificates().first()?;
         let name = agent_name_of(certificate)?;
         let print = sha256(certificate);
-        let expires_s = self.certificate_of(&name, &print).filter(|expires_s| *expires_s > now_s())?;
+        let expires_s = self.fleet.admit(&name, &print).filter(|expires_s| *expires_s > now_s())?;
         self.state().certificates.insert(print.clone(), (name.clone(), expires_s));
         Some((name, print))
     }
@@ -623,6 +623,7 @@ mod tests {
             lasting_s: 3600,
             certificates: vec![("00".into(), expires_s)],
             authority: String::new(),
+            adopts_next: false,
         };
         private::write_json(&folder.join("agents/site.json"), &site).unwrap();
         // State left behind by a hub that is killed while the agent is connected.

@@ -3,11 +3,14 @@
 //!
 //! Each start of a controller has a random name, and the fleet's folder has the names of the last ones. If the folder
 //! is copied and both controllers start, neither has the other's new name. An agent that has met one of them refuses the
-//! other, whose run numbers and registry of agents may be outdated.
+//! other, whose registry of agents may be outdated. `netstage fleet restore` adds a name by which an agent accepts a
+//! folder restored from a backup, once.
 
+use super::folder::RESTORED;
 use super::private;
 use super::trust::TrustedAuthorities;
 use netstage_host::log::{Level, Log};
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,26 +29,29 @@ pub struct KnownController {
     log: Log,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default, Deserialize, Serialize)]
 struct KnownStart {
     /// Name of the last start; empty before the first.
     name: String,
+    /// Name of the last accepted restoration; empty before the first.
+    restored: String,
     /// Whether the refusal of another controller has been logged.
+    #[serde(skip)]
     is_refusal_logged: bool,
 }
 
 impl KnownController {
     /// Reads the state in an agent's folder.
     pub fn open(folder: &Path, log: Log) -> io::Result<KnownController> {
-        let name = match private::read_json(&folder.join(START_FILE)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        let start = match private::read_json(&folder.join(START_FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => KnownStart::default(),
             read => read?,
         };
         Ok(KnownController {
             folder: folder.to_owned(),
             trusted: Mutex::new(TrustedAuthorities::read(folder)?),
             announced: watch::Sender::default(),
-            start: Mutex::new(KnownStart { name, is_refusal_logged: false }),
+            start: Mutex::new(start),
             log,
         })
     }
@@ -92,12 +98,14 @@ impl KnownController {
     fn check_start(&self, starts: &[String]) -> Result<(), String> {
         let Some(last) = starts.last() else { return Ok(()) };
         let mut known = lock(&self.start);
-        if !known.name.is_empty() && !starts.contains(&known.name) {
+        let restored = starts.iter().rfind(|name| name.starts_with(RESTORED));
+        let is_restored = restored.is_some_and(|name| *name != known.restored);
+        if !known.name.is_empty() && !starts.contains(&known.name) && !is_restored {
             let file = self.folder.join(START_FILE);
             let what = format!(
                 "this agent has met another controller of the fleet, of which this one does not know: two controllers \
                  use copies of the fleet's folder, or one uses an old backup; stop one of them; to go on with this one, \
-                 stop the agent, delete {} on its host and start it again",
+                 run `netstage fleet restore` there, or stop the agent, delete {} on its host and start it again",
                 file.display()
             );
             if !known.is_refusal_logged {
@@ -109,7 +117,8 @@ impl KnownController {
         known.is_refusal_logged = false;
         if known.name != *last {
             known.name.clone_from(last);
-            if let Err(error) = private::write_json(&self.folder.join(START_FILE), last) {
+            known.restored = restored.cloned().unwrap_or_default();
+            if let Err(error) = private::write_json(&self.folder.join(START_FILE), &*known) {
                 (self.log)(Level::Alarm, &format!("cannot store the start of the controller: {error}"));
             }
         }
@@ -145,6 +154,13 @@ mod tests {
             "after a restart of agent and controller"
         );
         open().greeted(&starts(&["a1", "b1", "b2"]), "").unwrap();
+        // A backup from before b2, prepared for this: accepted once, and its copy is refused later.
+        let refused = agent.greeted(&starts(&["a1", "a2"]), "");
+        assert!(refused.unwrap_err().contains("netstage fleet restore"));
+        agent.greeted(&starts(&["a1", "restored-1", "a3"]), "").unwrap();
+        assert!(agent.greeted(&starts(&["a1", "b1", "b2"]), "").is_err());
+        assert!(open().greeted(&starts(&["a1", "restored-1", "c1"]), "").is_err());
+        open().greeted(&starts(&["a1", "restored-1", "a3", "restored-2", "d1"]), "").unwrap();
         // Clients of the hub do not announce starts.
         agent.greeted(&[], "").unwrap();
         assert!(!agent.has_new_authority());

@@ -43,14 +43,17 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// The same maximum, and the time limit of an attempt, while a run continues without its controller.
 const RETURN_DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
+/// Consecutive rejections after which a run without its controller ends, because the agent was removed from the fleet.
+const MAX_REJECTIONS: u32 = 3;
 /// Time within which a controller that rejects this agent closes the connection. It does so after the
 /// handshake, without giving a reason.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 const REJECTED: &str = "the controller closed the connection at once: this agent was removed or replaced there and has to \
                         join again, or another agent of its name, with a copy of its folder, is connected, or this agent \
                         refused the controller, or the controller was about to stop";
-const EXPIRED: &str = "this agent's certificate has expired, so it has to join again: remove it at the controller, and join \
-                       with a new token and an empty state folder";
+const EXPIRED: &str = "this agent's certificate has expired, so it has to join again: remove it at the controller, delete \
+                       membership.json in its state folder, which keeps its reports, and join with a new token of its \
+                       name";
 /// Number of renewal checks during the life of a certificate, and the maximum time between two of them.
 const RENEWAL_CHECKS: u64 = 24;
 const MAX_RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -272,6 +275,7 @@ impl ControllerDialer {
         let mut wait = RETRY_DELAYS.0;
         // A repeated failure is logged once, instead of every few seconds.
         let mut logged = String::new();
+        let mut rejections = 0;
         let log = Arc::clone(&self.log);
         loop {
             self.renew_if_needed().await;
@@ -282,10 +286,11 @@ impl ControllerDialer {
             let why = match connected.unwrap_or_else(|_| Err("no answer".into())) {
                 Ok(stream) => {
                     count(&self.guard.counts.connections);
+                    let rejection = if self.has_expired() { EXPIRED } else { REJECTED };
                     let serving = self.serve(stream);
                     tokio::pin!(serving);
                     match timeout(REJECTION_TIMEOUT, &mut serving).await {
-                        Ok(()) => REJECTED.to_owned(),
+                        Ok(()) => rejection.to_owned(),
                         Err(_) => {
                             log(Level::Note, &format!("connected to {controller}"));
                             serving.await;
@@ -296,6 +301,10 @@ impl ControllerDialer {
                 }
                 Err(why) => why,
             };
+            rejections = if why == REJECTED { rejections + 1 } else { 0 };
+            if rejections == MAX_REJECTIONS {
+                self.turns.end_session();
+            }
             if !why.is_empty() && why != logged {
                 log(Level::Alarm, &format!("cannot connect to {controller}: {why}"));
             }
@@ -320,9 +329,8 @@ impl ControllerDialer {
         self.guard.sign_with(Signer::new(&identity));
         let dialler = FleetDialer::for_member(identity, &self.known.trusted(), tls::COMMANDS)
             .map_err(|error| error.to_string())?;
-        let has_ended = self.membership.certificate_s.1 <= now_s();
         dial(&dialler, &self.membership.address).await.map_err(|why| match why {
-            DialFailure::ForeignController(_) if has_ended => EXPIRED.into(),
+            DialFailure::ForeignController(_) if self.has_expired() => EXPIRED.into(),
             why => why.into(),
         })
     }
@@ -351,6 +359,10 @@ impl ControllerDialer {
         let (given, ends) = self.membership.certificate_s;
         Duration::from_millis(ends.saturating_sub(given) * 1000 / RENEWAL_CHECKS)
             .clamp(RETRY_DELAYS.0, MAX_RENEWAL_CHECK_INTERVAL)
+    }
+
+    fn has_expired(&self) -> bool {
+        self.membership.certificate_s.1 <= now_s()
     }
 
     /// Reports whether the certificate is in the last third of its validity, or the authority was replaced.

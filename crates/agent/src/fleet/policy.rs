@@ -15,7 +15,9 @@ use netstage_agent_api::task::{
     Assignment, ClockTask, EdgeTask, FlowSide, FlowTask, MAX_CLOCK_PEERS, TaskTransport,
 };
 use netstage_agent_api::watch::{FlowSpec, WatchedEndpoint};
-use netstage_core::fleet::{FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest};
+use netstage_core::fleet::{
+    FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest, run_number,
+};
 use netstage_core::time::Duration;
 use netstage_host::bpf_error::BpfError;
 use netstage_host::capabilities::{self, Capability};
@@ -257,6 +259,7 @@ impl PolicyGuard {
         refusal: Option<&OrderRefusal>,
     ) {
         let (flows, duration) = (assignment.flows.len(), assignment.duration.as_secs_f64());
+        let number = run_number(run);
         let router = router.map_or(String::new(), |router| {
             format!(", router on {}", router_request(router).interfaces.join(", "))
         });
@@ -267,7 +270,7 @@ impl PolicyGuard {
         });
         let services: String = services.collect();
         let request = format!(
-            "controller {} requests {what} run {run} as {}: {flows} flows{services}{router}{events}, {duration} s",
+            "controller {} requests {what} run {number} as {}: {flows} flows{services}{router}{events}, {duration} s",
             self.controller, assignment.node
         );
         match refusal {
@@ -410,6 +413,8 @@ fn announced(policy: &Policy, is_enforced: bool) -> Vec<String> {
         }
     };
     let prefixes = |all: &Vec<_>| all.iter().map(ToString::to_string).collect();
+    // The first rules are announced however many there are. A controller requires this one for runs with a lease.
+    add("max_lease", format!("{} s", policy.max_lease().as_secs_f64()));
     for (rule, values) in [
         ("controllers", list(policy.controllers.clone())),
         ("destinations", list(policy.destinations.as_ref().map(prefixes))),
@@ -424,7 +429,6 @@ fn announced(policy: &Policy, is_enforced: bool) -> Vec<String> {
     add("memory", format!("{} B", policy.max_memory()));
     let longest = policy.max_duration.map(|longest| format!("{} s", longest.as_secs_f64()));
     add("max_duration", longest.unwrap_or_else(unlimited));
-    add("max_lease", format!("{} s", policy.max_lease().as_secs_f64()));
     for (rule, is_allowed) in [
         ("one_ended", policy.one_ended),
         ("spin", policy.spin),

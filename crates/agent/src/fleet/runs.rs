@@ -6,11 +6,12 @@ use super::folder::file_error;
 use super::folder::{FleetFolder, now_s};
 use super::private;
 use netstage_agent_api::results::AgentReport;
-use netstage_core::fleet::{Receipt, ResultLedger};
+use netstage_core::fleet::{Receipt, ResultLedger, run_number};
 use netstage_host::startup_error::StartupError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ const RUN: &str = "run.json";
 /// Content of a run's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunFile {
+    /// Identifier of the run; zero in files of earlier versions, where it was the number.
+    #[serde(default)]
+    pub id: u64,
     /// Title of the scenario.
     pub title: String,
     /// Creation time of the run, seconds since 1970.
@@ -50,14 +54,17 @@ impl FleetRuns {
         let last = fs::read_to_string(folder.join(LAST)).unwrap_or_default();
         ledger.skip(last.trim().parse().unwrap_or(0));
         for entry in fs::read_dir(&folder).map_err(file)?.flatten() {
-            let Some(run) = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()) else {
+            let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
-            ledger.skip(run);
+            ledger.skip(number);
             let path = entry.path();
             // A folder without this file is being created by another process, or is incomplete.
             let Ok(opened) = private::read_json::<RunFile>(&path.join(RUN)) else { continue };
-            if !opened.closed {
+            let run = if opened.id == 0 { number.into() } else { opened.id };
+            if opened.closed {
+                ledger.close(run);
+            } else {
                 let is_stored = |agent: String| (path.join(report_file(&agent)).exists(), agent);
                 let agents =
                     opened.agents.into_keys().map(is_stored).map(|(is_stored, agent)| (agent, is_stored));
@@ -67,18 +74,21 @@ impl FleetRuns {
         Ok(FleetRuns { folder, ledger })
     }
 
-    /// Creates a run with a number that no other run has or gets.
+    /// Creates a run with a number that no other run in this folder has or gets, and returns its identifier.
     pub fn open(&mut self, title: &str, agents: BTreeMap<String, String>) -> Result<u64, StartupError> {
         loop {
-            let run = self.ledger.open(agents.keys().cloned());
+            let random = RandomState::new().build_hasher().finish() as u32;
+            let run = self.ledger.open(random, agents.keys().cloned());
             let path = self.path(run);
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.ledger.close(run),
                 Err(error) => return Err(file_error(&path, &error)),
                 Ok(()) => {
-                    let opened = RunFile { title: title.into(), opened_s: now_s(), agents, closed: false };
-                    let written = private::write(&self.folder.join(LAST), run.to_string().as_bytes())
-                        .and_then(|()| private::write_json(&path.join(RUN), &opened));
+                    let (title, opened_s) = (title.into(), now_s());
+                    let opened = RunFile { id: run, title, opened_s, agents, closed: false };
+                    let written =
+                        private::write(&self.folder.join(LAST), run_number(run).to_string().as_bytes())
+                            .and_then(|()| private::write_json(&path.join(RUN), &opened));
                     return written.map(|()| run).map_err(|error| file_error(&path, &error));
                 }
             }
@@ -135,7 +145,12 @@ impl FleetRuns {
 
     /// Returns the folder of a run.
     pub fn path(&self, run: u64) -> PathBuf {
-        self.folder.join(run.to_string())
+        self.folder.join(run_number(run).to_string())
+    }
+
+    /// Returns the identifier of the open run with this number.
+    pub fn find(&self, number: u32) -> Option<u64> {
+        self.ledger.open_runs().find(|run| run_number(*run) == number)
     }
 }
 
@@ -153,21 +168,24 @@ mod tests {
         let fleet = FleetFolder::create(&folder.join("fleet"), "lab").unwrap();
         let agents: BTreeMap<_, _> = [("a".into(), "n1".into()), ("b".into(), "n2".into())].into();
         let mut runs = FleetRuns::read_all(&fleet).unwrap();
-        assert_eq!(runs.open("one", agents.clone()).unwrap(), 1);
+        let first = runs.open("one", agents.clone()).unwrap();
         let report = AgentReport { node: "n1".into(), ..AgentReport::default() };
-        assert_eq!(runs.receive(1, "a", &report).unwrap(), Receipt::New);
+        assert_eq!((run_number(first), runs.receive(first, "a", &report).unwrap()), (1, Receipt::New));
 
         let mut other = FleetRuns::read_all(&fleet).unwrap();
-        assert_eq!((other.open("two", agents.clone()).unwrap(), runs.open("three", agents).unwrap()), (2, 3));
+        let (second, third) =
+            (other.open("two", agents.clone()).unwrap(), runs.open("three", agents).unwrap());
+        assert_eq!((run_number(second), run_number(third)), (2, 3));
         let mut runs = FleetRuns::read_all(&fleet).unwrap();
-        assert_eq!(runs.receive(1, "a", &report).unwrap(), Receipt::Duplicate);
-        assert_eq!(runs.missing(1), ["b"]);
-        assert_eq!(runs.reports(1), std::slice::from_ref(&report));
-        runs.forget(3).unwrap();
-        runs.close(1).unwrap();
+        assert_eq!(runs.find(1), Some(first));
+        assert_eq!(runs.receive(first, "a", &report).unwrap(), Receipt::Duplicate);
+        assert_eq!(runs.missing(first), ["b"]);
+        assert_eq!(runs.reports(first), std::slice::from_ref(&report));
+        runs.forget(third).unwrap();
+        runs.close(first).unwrap();
         let mut runs = FleetRuns::read_all(&fleet).unwrap();
         assert_eq!(runs.open_runs().len(), 1);
-        assert_eq!(runs.receive(1, "b", &report).unwrap(), Receipt::Late);
-        assert_eq!(runs.open("four", BTreeMap::new()).unwrap(), 4);
+        assert_eq!(runs.receive(first, "b", &report).unwrap(), Receipt::Late);
+        assert_eq!(run_number(runs.open("four", BTreeMap::new()).unwrap()), 4);
     }
 }

@@ -43,6 +43,11 @@ impl AgentStatus {
         self.capabilities.iter().filter_map(|capability| services::of_capability(capability))
     }
 
+    /// Returns whether it can continue a run without its controller, if its policy permits it.
+    pub fn supports_leases(&self) -> bool {
+        self.policy().any(|(rule, _)| rule == "max_lease")
+    }
+
     /// Returns the rules of its policy with their values; a rule with several values occurs several times.
     pub fn policy(&self) -> impl Iterator<Item = (&str, &str)> {
         self.capabilities.iter().filter_map(|capability| policy::rule_of_capability(capability))

@@ -3,9 +3,9 @@
 //! requests to many agents ([`RequestRound`]), the common start of a run ([`StartNegotiation`]), its
 //! progress ([`RunMonitor`]), and results not yet fetched from agents ([`ResultLedger`]).
 //!
-//! Run numbers only increase, and an agent never accepts a run number up to its last one again, so orders
-//! with an old number have no effect. An agent keeps a result until the controller confirms its receipt; a
-//! result that is fetched twice counts once.
+//! The identifier of a run has a random part, so that a controller that is restored from a backup opens no run
+//! that its agents know. An agent never accepts a run again, so repeated orders have no effect. An agent keeps a
+//! result until the controller confirms its receipt; a result that is fetched twice counts once.
 
 mod lease;
 mod ledger;
@@ -16,13 +16,13 @@ mod session;
 mod start_negotiation;
 
 pub use lease::Lease;
-pub use ledger::{Receipt, ResultLedger};
+pub use ledger::{Receipt, ResultLedger, run_id, run_number};
 pub use policy::{
     DEFAULT_LEASE, DEFAULT_MEMORY, FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest,
 };
 pub use round::RequestRound;
 pub use run_monitor::{AgentRunState, COMPLETION_TIMEOUT, RunMonitor};
-pub use session::{AgentSession, RunPhase};
+pub use session::{AgentSession, REMEMBERED_RUNS, RunPhase};
 pub use start_negotiation::{COMMITTED, NegotiationStep, StartNegotiation, start_lead};
 
 use alloc::format;

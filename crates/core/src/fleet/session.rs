@@ -1,10 +1,11 @@
 //! The state machine of an agent: its owner, its run and the phase of that run. It uses no clock, socket or
 //! thread.
 
-use super::{OrderRefusal, OrderRefusalKind};
+use super::{OrderRefusal, OrderRefusalKind, run_number};
 use crate::time::{Duration, Instant};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 /// Phase of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,9 @@ impl RunPhase {
     }
 }
 
+/// Number of accepted runs that an agent remembers, and does not accept again.
+pub const REMEMBERED_RUNS: usize = 1024;
+
 /// The state of an agent with respect to its controller.
 ///
 /// [`attend`](AgentSession::attend) gives the agent to a controller for the rest of the session; the same
@@ -48,6 +52,8 @@ impl RunPhase {
 pub struct AgentSession {
     controller: Option<u64>,
     run: u64,
+    /// Accepted runs, oldest first.
+    accepted: Vec<u64>,
     phase: RunPhase,
     /// Start time of a running run, and whether it is final.
     start: (u64, bool),
@@ -58,10 +64,10 @@ pub struct AgentSession {
 }
 
 impl AgentSession {
-    /// Creates the state of an agent without a controller whose last run was `run`; run numbers up to it
-    /// are not accepted again.
-    pub fn after(run: u64) -> AgentSession {
-        AgentSession { run, ..AgentSession::default() }
+    /// Creates the state of an agent without a controller that accepted these runs before, oldest first. They are
+    /// not accepted again.
+    pub fn after(accepted: Vec<u64>) -> AgentSession {
+        AgentSession { accepted, ..AgentSession::default() }
     }
 
     /// Locks the agent for a controller, by its first heartbeat. A controller that already owns the agent has
@@ -99,15 +105,18 @@ impl AgentSession {
         lease: Option<Duration>,
     ) -> Result<(), OrderRefusal> {
         self.check_owner(controller)?;
-        if run <= self.run {
-            return Err(order(format!("run {run} is not newer than run {}", self.run)));
+        if run == 0 || self.accepted.contains(&run) {
+            return Err(order(format!("run {} was requested before", run_number(run))));
         }
         match self.phase {
             RunPhase::Preparing | RunPhase::Running => {
-                return Err(order(format!("run {} is in progress", self.run)));
+                return Err(order(format!("run {} is in progress", run_number(self.run))));
             }
             RunPhase::Idle | RunPhase::Ready | RunPhase::Done => {}
         }
+        let surplus = (self.accepted.len() + 1).saturating_sub(REMEMBERED_RUNS);
+        self.accepted.drain(..surplus);
+        self.accepted.push(run);
         (self.run, self.lease) = (run, lease);
         self.phase = RunPhase::Preparing;
         Ok(())
@@ -127,7 +136,7 @@ impl AgentSession {
             return match self.start {
                 (start_ns, _) if at_ns == start_ns => Ok(()),
                 (start_ns, _) if at_ns < start_ns => Err(order("the run already has a later start")),
-                (_, true) => Err(order(format!("run {run} has already begun"))),
+                (_, true) => Err(order(format!("run {} has already begun", run_number(run)))),
                 _ => {
                     self.start = (at_ns, false);
                     Ok(())
@@ -159,7 +168,7 @@ impl AgentSession {
     pub fn stop(&mut self, controller: u64, run: u64) -> Result<(), OrderRefusal> {
         self.check_owner(controller)?;
         if run != self.run() {
-            return Err(order(format!("run {run} is not in progress")));
+            return Err(order(format!("run {} is not in progress", run_number(run))));
         }
         Ok(())
     }
@@ -203,9 +212,9 @@ impl AgentSession {
         self.controller.is_some()
     }
 
-    /// Returns the number of the last run requested; zero before the first.
-    pub fn last_run(&self) -> u64 {
-        self.run
+    /// Returns the runs that are not accepted again, oldest first.
+    pub fn accepted(&self) -> &[u64] {
+        &self.accepted
     }
 
     /// Returns the phase of the run.
@@ -231,10 +240,12 @@ impl AgentSession {
         if run == self.run && phase == self.phase {
             return Ok(());
         }
-        let want = phase.name();
+        let (want, number) = (phase.name(), run_number(run));
         Err(match self.run() {
-            0 => order(format!("run {run} is not {want}: the agent has no run")),
-            now => order(format!("run {run} is not {want}: run {now} is {}", self.phase.name())),
+            0 => order(format!("run {number} is not {want}: the agent has no run")),
+            now => {
+                order(format!("run {number} is not {want}: run {} is {}", run_number(now), self.phase.name()))
+            }
         })
     }
 }
@@ -251,6 +262,7 @@ fn order(reason: impl Into<String>) -> OrderRefusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
 
     const ME: u64 = 7;
     const OTHER: u64 = 8;
@@ -295,14 +307,24 @@ mod tests {
     }
 
     #[test]
-    fn a_previous_run_number_is_never_accepted_again() {
-        let mut session = AgentSession::after(5);
+    fn a_run_is_never_accepted_again() {
+        let mut session = AgentSession::after(vec![9, 5]);
         session.attend(ME, Instant::ZERO).unwrap();
-        for run in [0, 4, 5] {
+        for run in [0, 5, 9] {
             assert_eq!(kind(session.prepare(ME, run, None)), OrderRefusalKind::Order);
         }
-        session.prepare(ME, 6, None).unwrap();
-        assert_eq!(session.last_run(), 6);
+        // A higher number excludes no lower one.
+        for run in [u64::MAX, 6] {
+            session.prepare(ME, run, None).unwrap();
+            session.finish_preparing(run, false);
+            assert_eq!(kind(session.prepare(ME, run, None)), OrderRefusalKind::Order);
+        }
+        assert_eq!(session.accepted(), [9, 5, u64::MAX, 6]);
+        for run in 100..100 + REMEMBERED_RUNS as u64 {
+            session.prepare(ME, run, None).unwrap();
+            session.finish_preparing(run, false);
+        }
+        assert_eq!((session.accepted().len(), session.accepted()[0]), (REMEMBERED_RUNS, 100));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use netstage_agent::fleet::folder::TokenGrant;
 use netstage_agent::fleet::hub::Hub;
 use netstage_agent::fleet::runs::FleetRuns;
 use netstage_agent::fleet::{self, AgentAvailability, AgentStatus, FleetFolder};
+use netstage_core::fleet::{Receipt, run_number};
 use netstage_host::log::{Level, Log};
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -29,6 +30,8 @@ const JOIN_EXAMPLES: &str = "Examples:
 const LS_EXAMPLES: &str = "Examples:
   netstage fleet ls
   netstage fleet ls --json";
+const RESTORE_EXAMPLES: &str = "Examples:
+  netstage fleet restore";
 const REMOVE_EXAMPLES: &str = "Examples:
   netstage fleet remove north";
 const ROTATE_EXAMPLES: &str = "Examples:
@@ -124,6 +127,12 @@ pub enum Command {
         #[arg(long, value_name = "TIME", default_value = "7d", value_parser = span)]
         transition: Duration,
     },
+    /// Accept agents that renewed their certificates after the backup from which this folder was restored
+    #[command(after_help = RESTORE_EXAMPLES)]
+    Restore {
+        #[command(flatten)]
+        folder: FleetOption,
+    },
     /// Check the agents and print how to fix what is wrong
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor {
@@ -163,7 +172,7 @@ pub enum Command {
         #[command(flatten)]
         folder: FleetOption,
         /// Number of the run
-        run: u64,
+        run: u32,
     },
 }
 
@@ -193,18 +202,26 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
             print(format!("removed agent {agent}\n").as_bytes()).map(|()| OK)
         }
         Command::Rotate { folder, transition } => rotate(&folder.open()?, *transition),
+        Command::Restore { folder } => {
+            let names = folder.open()?.restore().map_err(failure)?;
+            let text = format!(
+                "{}: each may connect once with any valid certificate of its name\n\
+                 next: remove agents that you had removed after the backup: netstage fleet remove NAME\n",
+                counted(names, "agent")
+            );
+            print(text.as_bytes()).map(|()| OK)
+        }
         Command::Doctor { folder } => doctor(&folder.open()?),
         Command::Policies { folder, json } => policies(&folder.open()?, *json),
         Command::Clock { folder, json } => clock(&folder.open()?, *json),
         Command::Runs { folder, fetch } => runs(&folder.open()?, *fetch),
         Command::Close { folder, run } => {
             let mut runs = FleetRuns::read_all(&folder.open()?).map_err(failure)?;
-            runs.close(*run).map_err(|_| {
+            let id = runs.find(*run).ok_or_else(|| {
                 Failure::usage(format!("unknown run {run}")).help("list open runs with `netstage fleet runs`")
             })?;
-            print(
-                format!("closed run {run}; its reports are in {}\n", runs.path(*run).display()).as_bytes(),
-            )?;
+            runs.close(id).map_err(|error| Failure::run(error.to_string()))?;
+            print(format!("closed run {run}; its reports are in {}\n", runs.path(id).display()).as_bytes())?;
             Ok(OK)
         }
     }
@@ -397,8 +414,9 @@ fn doctor(fleet: &FleetFolder) -> Result<u8, Failure> {
     found.extend(unrotated(fleet)?);
     let open = FleetRuns::read_all(fleet).map_err(failure)?.open_runs();
     for (run, opened) in &open {
+        let number = run_number(*run);
         let problem = format!(
-            "run {run} ({}) is open; use `netstage fleet runs --fetch` or `netstage fleet close {run}`",
+            "run {number} ({}) is open; use `netstage fleet runs --fetch` or `netstage fleet close {number}`",
             opened.title
         );
         found.push(problem);
@@ -458,12 +476,22 @@ fn runs(fleet: &FleetFolder, fetch: bool) -> Result<u8, Failure> {
         let (mut fetched, mut problems) = (0, Vec::new());
         let losses =
             agents.fetch_stored_reports(|agent, run, report| match runs.receive(run, agent, report) {
+                Ok(Receipt::Unexpected) => {
+                    let number = run_number(run);
+                    problems.push(format!(
+                        "{agent}: its report of run {number} stays there; this controller has no such run"
+                    ));
+                    false
+                }
                 Ok(receipt) => {
-                    fetched += usize::from(receipt == netstage_core::fleet::Receipt::New);
-                    receipt != netstage_core::fleet::Receipt::Unexpected
+                    fetched += usize::from(receipt == Receipt::New);
+                    true
                 }
                 Err(error) => {
-                    problems.push(format!("{agent}: cannot store the report of run {run}: {error}"));
+                    problems.push(format!(
+                        "{agent}: cannot store the report of run {}: {error}",
+                        run_number(run)
+                    ));
                     false
                 }
             });
@@ -475,7 +503,7 @@ fn runs(fleet: &FleetFolder, fetch: bool) -> Result<u8, Failure> {
     let mut table = Table::new(&[">run", "title", "opened", ">agents", ">missing", "folder"]);
     for (run, opened) in runs.open_runs() {
         table.row([
-            run.to_string(),
+            run_number(run).to_string(),
             opened.title.clone(),
             format!("{} ago", time(now_ns().saturating_sub(opened.opened_s * 1_000_000_000))),
             opened.agents.len().to_string(),

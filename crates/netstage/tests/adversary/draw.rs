@@ -180,6 +180,9 @@ pub fn attempt(random: &mut RandomStream, policy: &TestPolicy) -> Attempt {
     if draw.random.chance(if policy.routers { 0.1 } else { 0.01 }) {
         assignment.edge = Some(draw.edge());
     }
+    if draw.random.chance(0.1) {
+        assignment.lease = Some(Duration::from_millis(draw.random.below(8_000)));
+    }
     let mutation = draw.random.chance(0.2).then(|| (draw.random.next_u64() as usize, draw.value()));
     Attempt { assignment, mutation }
 }

@@ -3,6 +3,7 @@
 
 use crate::support::fleet::{CONTROLLER, Fleet, LIMIT};
 use crate::support::{TemporaryFolder, TestProcess, output_text, within};
+use netstage_core::fleet::run_number;
 use netstage_core::rng::RandomStream;
 use netstage_harness::needs;
 use netstage_harness::scenario::network;
@@ -64,8 +65,6 @@ metric = "flow.throughput"
 "#;
 
 const RUN: [&str; 6] = ["run", "three.toml", "--on", "live", "--out", "out"];
-/// Journal of the first agent in the first run.
-const JOURNAL: &str = "ber-1/spool/a-1.bins";
 
 /// Fleet of three agents, with a data network between their hosts.
 struct FleetNetwork {
@@ -304,10 +303,21 @@ fn used_and_foreign_tokens_and_certificates_are_rejected() {
     assert!(stage.join(2, brief.trim()).status.success());
     // Certificates have a resolution of 1 s; this one has expired after 2 s.
     std::thread::sleep(Duration::from_millis(2_100));
-    let _late = stage.agent(2);
+    let late = stage.agent(2);
     stage.wait_for_log("hub.log", "certificate has expired");
     let doctor = stage.at_hub(&["fleet", "doctor"]);
     assert!(output_text(&doctor).contains("muc-1: certificate expired"), "{}", output_text(&doctor));
+    // It joins again as its log says, and keeps its reports.
+    stage.wait_for_log("muc-1.log", "delete membership.json in its state folder");
+    drop(late);
+    fs::write(stage.folder.join("muc-1/spool/c-1.json"), "{}").unwrap();
+    stage.succeed(&["fleet", "remove", "muc-1"]);
+    fs::remove_file(stage.folder.join("muc-1/membership.json")).unwrap();
+    let again = stage.succeed(&["fleet", "token", "muc-1"]);
+    assert!(stage.join(2, again.trim()).status.success());
+    let _again = stage.agent(2);
+    stage.wait_for(&[("muc-1", "idle")]);
+    assert_eq!(stage.spooled("muc-1").len(), 1);
 }
 
 fn traffic_stops_without_the_controller_and_results_are_kept() {
@@ -320,7 +330,7 @@ fn traffic_stops_without_the_controller_and_results_are_kept() {
         .iter()
         .for_each(|agent| stage.wait_for_log(&format!("{agent}.log"), "requests preparation of run 1"));
     // Packets are sent before the controller is killed.
-    assert!(within(LIMIT, || stage.counted(JOURNAL) > 3), "{}", stage.logs());
+    assert!(within(LIMIT, || stage.counted("ber-1") > 3), "{}", stage.logs());
     hub.signal("-KILL");
     drop(hub);
     AGENTS.iter().for_each(|agent| stage.wait_for_log(&format!("{agent}.log"), "lost the controller"));
@@ -349,7 +359,7 @@ fn traffic_stops_without_the_controller_and_results_are_kept() {
 /// Starts a run and waits until its agents have recorded some bins.
 fn start_run(stage: &FleetNetwork) -> TestProcess {
     let run = stage.start(&stage.hub, "run.log", &RUN);
-    let is_recording = || stage.counted(JOURNAL) > 3;
+    let is_recording = || stage.counted("ber-1") > 3;
     assert!(within(LIMIT, is_recording), "{}{}", stage.log("run.log"), stage.logs());
     run
 }
@@ -406,6 +416,45 @@ fn a_run_that_lost_all_agents_is_repeated() {
     assert!(within(LIMIT, || AGENTS.iter().all(is_connected)), "{}", stage.logs());
     stage.wait_for_all("idle");
     stage.run_live("three.toml", "out");
+}
+
+fn a_controller_restored_from_a_backup_is_accepted() {
+    let stage = FleetNetwork::new("fleet-restored");
+    let hub = stage.serve();
+    let _agents = stage.join_all();
+    let (fleet, backup) = (stage.folder.join("fleet"), stage.folder.join("backup"));
+    let copy = |from: &Path, to: &Path| {
+        assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+    };
+    copy(&fleet, &backup);
+    stage.run_live("three.toml", "before");
+    drop(hub);
+    fs::remove_dir_all(&fleet).unwrap();
+    copy(&backup, &fleet);
+    // One agent has renewed its certificate after the backup.
+    let file = fleet.join("agents/ber-1.json");
+    let mut agent: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    agent["certificates"][0][0] = "00".into();
+    fs::write(&file, agent.to_string()).unwrap();
+    let hub = stage.serve_again();
+    stage.wait_for_log("hub.log", "unknown certificate");
+    drop(hub);
+    assert!(stage.succeed(&["fleet", "restore"]).starts_with("3 agents"));
+    let _hub = stage.serve_again();
+    stage.wait_for_all("idle");
+    // The number of the run is used again, its identifier is not.
+    stage.run_live("three.toml", "after");
+    let log = stage.log("ber-1.log");
+    assert_eq!(log.matches("requests preparation of run 1 ").count(), 2, "{log}");
+    let accepted = fs::read_to_string(stage.folder.join("ber-1/spool/accepted-runs")).unwrap();
+    let accepted: BTreeSet<&str> = accepted.lines().collect();
+    assert_eq!(accepted.len(), 2);
+    // The certificate was accepted once; a copy with another one is not.
+    let agent: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(
+        (agent["adopts_next"].as_bool(), agent["certificates"].as_array().unwrap().len()),
+        (Some(false), 2)
+    );
 }
 
 fn an_agent_renews_its_certificate_before_expiry() {
@@ -540,7 +589,7 @@ fn no_result_is_lost_after_a_hundred_kills() {
                 let name = entry.file_name().into_string().unwrap();
                 let run = name.rsplit_once('-').and_then(|(_, rest)| rest.split_once('.'));
                 if let Some((run, "json" | "bins")) = run {
-                    seen.extend(run.parse().ok().map(|run| (index, run)));
+                    seen.extend(run.parse().ok().map(|run| (index, run_number(run).into())));
                 }
             }
         }
@@ -598,6 +647,7 @@ netstage_harness::tests![
     a_run_whose_command_was_killed_is_repeated,
     an_interrupted_run_is_repeated,
     a_run_that_lost_all_agents_is_repeated,
+    a_controller_restored_from_a_backup_is_accepted,
     an_agent_renews_its_certificate_before_expiry,
     the_authority_is_replaced_and_the_old_one_refused_after_the_transition,
     controllers_with_copies_of_the_folder_are_refused,

@@ -248,7 +248,7 @@ fn a_router_ends_with_its_controller() {
     let mut hub = fleet.serve();
     let _agents = fleet.join_all(&["pe", "pe", "site", "site"]);
     let is_prepared = || arp_ignore(&fleet) == "8";
-    let is_sending = || fleet.counted("office/spool/a-2.bins") > 3;
+    let is_sending = || fleet.counted("office") > 3;
     // During preparation, and during the run.
     let moments: [(&str, &dyn Fn() -> bool); 2] = [("one", &is_prepared), ("two", &is_sending)];
     for (out, moment) in moments {

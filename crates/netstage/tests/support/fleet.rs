@@ -265,15 +265,19 @@ impl Fleet {
     }
 
     /// Counts the rows of an agent's journal of bins.
-    pub fn counted(&self, journal: &str) -> usize {
-        fs::read_to_string(self.folder.join(journal)).unwrap_or_default().lines().count()
+    pub fn counted(&self, agent: &str) -> usize {
+        let rows = |path: &PathBuf| fs::read_to_string(path).unwrap_or_default().lines().count();
+        self.in_spool(agent, "bins").iter().map(rows).sum()
     }
 
+    /// Returns the reports that an agent stores.
     pub fn spooled(&self, agent: &str) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.folder.join(agent).join("spool")).unwrap();
-        entries
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| path.extension().is_some_and(|e| e == "json"))
-            .collect()
+        self.in_spool(agent, "json")
+    }
+
+    fn in_spool(&self, agent: &str, extension: &str) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.folder.join(agent).join("spool")) else { return Vec::new() };
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
     }
 }

@@ -81,6 +81,17 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
             }
         }
     }
+    for (host, agent) in placed.iter().filter(|_| plan.lease.is_some()) {
+        let status = statuses.iter().find(|status| status.name == *agent && !status.supports_leases());
+        if let Some(AgentStatus { version, .. }) = status {
+            let message = format!(
+                "node.{}: agent {agent} (netstage {version}) does not support `lease`; update netstage on its host, or \
+                 remove `lease` from [scenario]",
+                plan.nodes[*host].name
+            );
+            problems.push((PlacementCause::Scenario, message));
+        }
+    }
     let Some(cause) = problems.iter().map(|(cause, _)| *cause).max() else { return Ok(placed) };
     let messages: Vec<String> = problems.into_iter().map(|(_, message)| message).collect();
     Err(PlacementError { message: messages.join("\n"), cause })
@@ -123,6 +134,7 @@ fn check_named(agent: &str, statuses: &[AgentStatus]) -> Result<(), (PlacementCa
 mod tests {
     use super::*;
     use crate::topology::plan_of;
+    use netstage_core::time::Duration;
 
     fn status(name: &str, label: &str, state: AgentAvailability) -> AgentStatus {
         AgentStatus {
@@ -181,5 +193,24 @@ mod tests {
             assert_eq!(error.cause, cause);
             assert!(error.message.contains(message), "{error:?}");
         }
+    }
+
+    #[test]
+    fn an_agent_that_does_not_support_leases_is_named_if_the_run_has_one() {
+        let old = AgentStatus { version: "0.0.9".into(), ..status("x", "lab", AgentAvailability::Idle) };
+        let new = AgentStatus {
+            capabilities: vec!["policy.max_lease 2 s".into()],
+            ..status("y", "lab", AgentAvailability::Idle)
+        };
+        let without = plan("a = \"x\"\nb = \"y\"");
+        assert!(agents(&without, &[old.clone(), new.clone()]).is_ok());
+        let with = Plan { lease: Some(Duration::from_secs(2)), ..without };
+        let error = agents(&with, &[old, new]).unwrap_err();
+        assert_eq!(error.cause, PlacementCause::Scenario);
+        assert!(
+            error.message.starts_with("node.a: agent x (netstage 0.0.9) does not support `lease`"),
+            "{error:?}"
+        );
+        assert!(!error.message.contains("node.b"), "{error:?}");
     }
 }

@@ -10,7 +10,7 @@ use netstage_agent::fleet::AgentAvailability;
 use netstage_agent::fleet::folder::FleetFolder;
 use netstage_agent::fleet::runs::FleetRuns;
 use netstage_agent_api::task::Assignment;
-use netstage_core::fleet::Receipt;
+use netstage_core::fleet::{Receipt, run_number};
 use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
 use std::collections::BTreeMap;
@@ -53,8 +53,9 @@ pub fn resume(
     let parts = parts(plan, &members, seed, placed, &addresses)?;
     let missing = missing_agents(plan, fleet, &runs.missing(run), attendant)?;
     let mut warnings = vec![format!(
-        "run {run} was in progress when its controller ended; its reports were fetched afterwards, and the clock error is \
-         unknown"
+        "run {} was in progress when its controller ended; its reports were fetched afterwards, and the clock error is \
+         unknown",
+        run_number(run)
     )];
     if !missing.is_empty() {
         let address = |(name, part): &(String, Assignment)| {
