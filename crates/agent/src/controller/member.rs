@@ -39,8 +39,7 @@ const CLOCK_EXCHANGES: u32 = 8;
 const COLLECT_ATTEMPTS: u32 = 10;
 /// Time after a failed call within which the absence of the agent is noticed.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time in addition to its lease in which an absent agent has to return: it dials again, and fetches no order
-/// before its run has ended.
+/// Time in addition to its lease in which an absent agent has to return. It stops its run, and dials again.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of attempts to reach an absent agent, and the time limit of an attempt.
 const REJOIN_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(3));
@@ -51,6 +50,9 @@ const MAX_MESSAGES: u32 = 100;
 const REPORT_BYTES: u64 = 16 << 20;
 const BIN_BYTES: u64 = 4 << 10;
 const VPN_BYTES: u64 = 256 << 10;
+
+/// Run that an earlier controller started, and the assignment of an agent in it.
+pub type ResumedRun = (u64, Assignment);
 
 /// Connection to an agent that this controller owns.
 #[derive(Clone)]
@@ -94,7 +96,7 @@ impl AgentConnection {
         name: String,
         place: AgentAddress,
         controller: u64,
-        resumed: Option<(u64, Assignment)>,
+        resumed: Option<ResumedRun>,
         deadline: Instant,
     ) -> Result<AgentConnection, ControllerError> {
         let at = place.to_string();

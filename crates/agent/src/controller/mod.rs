@@ -29,7 +29,7 @@ pub(crate) use member::{exchange_clocks, greet, greeting, query_identity};
 pub use reports::CollectedReports;
 
 use calls::{CallAnswers, call_all, thread_count};
-use member::{ANSWER_TIMEOUT, AgentConnection};
+use member::{ANSWER_TIMEOUT, AgentConnection, ResumedRun};
 use netstage_agent_api::protocol::OrderRefusal;
 use netstage_agent_api::protocol::generated::{Consent, FinishRequest, StopRequest};
 use netstage_agent_api::results::CompletedBins;
@@ -134,7 +134,7 @@ impl ControlledAgents {
 
     fn connect_as(
         controller: u64,
-        agents: Vec<(String, AgentAddress, Option<(u64, Assignment)>)>,
+        agents: Vec<(String, AgentAddress, Option<ResumedRun>)>,
         limit: std::time::Duration,
     ) -> Result<ControlledAgents, ControllerError> {
         descriptors::raise_limit();
