@@ -77,7 +77,12 @@ impl TrustedAuthorities {
             None if !folder.join(ROTATED_FILE).exists() => {
                 private::write(&folder.join(JOINED_FILE), pem(&self.current).as_bytes())
             }
-            _ => private::write_json(&folder.join(ROTATED_FILE), &self.stored()),
+            _ => {
+                private::write_json(&folder.join(ROTATED_FILE), &self.stored())?;
+                // The authority at the time of joining must not be trusted again.
+                let _ = std::fs::remove_file(folder.join(JOINED_FILE));
+                Ok(())
+            }
         }
     }
 
@@ -144,6 +149,7 @@ mod tests {
         assert_eq!(TrustedAuthorities::from_message(trusted.message()).unwrap(), trusted);
         trusted.write(&folder).unwrap();
         assert_eq!(TrustedAuthorities::read(&folder).unwrap(), trusted);
+        assert!(!folder.join(JOINED_FILE).exists());
 
         // A transition without length: only the third authority is trusted.
         rotate(&folder, "lab", Duration::ZERO).unwrap();
