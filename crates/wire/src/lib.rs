@@ -36,6 +36,7 @@ mod protection;
 pub mod reference;
 pub mod segmentation;
 pub mod stamp;
+pub mod stun;
 pub mod tcp;
 mod timestamp;
 pub mod udp;

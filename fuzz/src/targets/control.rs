@@ -10,7 +10,7 @@ use netstage_agent_api::protocol::generated::{
 use netstage_agent_api::protocol::{OrderRefusal, common_version, read_assignment, read_report};
 use netstage_agent_api::task;
 use netstage_core::fleet::{AgentSession, RunPhase};
-use netstage_core::time::Duration;
+use netstage_core::time::{Duration, Instant};
 use netstage_host::shared_key::ConnectionAddresses;
 use prost::Message as _;
 
@@ -86,13 +86,17 @@ fn requests(bytes: &[u8]) {
         let (controller, run) = (u64::from(step[0] >> 4) % 3, u64::from(step[1]));
         let accepted = match step[0] % 8 {
             0 => {
-                let accepted = session.attend(controller).is_ok();
+                let accepted = session.attend(controller, Instant::ZERO).is_ok();
                 if accepted {
-                    assert_eq!(owner.replace(controller), None, "only one controller attends");
+                    let before = owner.replace(controller);
+                    assert!(before.is_none_or(|before| before == controller), "only one controller attends");
                 }
                 accepted
             }
-            1 => session.prepare(controller, run).is_ok(),
+            1 => {
+                let lease = (run % 2 == 0).then(|| Duration::from_secs(run));
+                session.prepare(controller, run, lease).is_ok()
+            }
             2 => session.start(controller, run, run, 100).is_ok(),
             3 => session.stop(controller, run).is_ok(),
             4 => session.collect(controller, run).is_ok(),

@@ -1,7 +1,7 @@
 //! Coordination of many agents under one controller: ownership and run state of an agent
 //! ([`AgentSession`]), timeouts by heartbeat ([`Lease`]), limits on what an agent does ([`Policy`]),
-//! requests to many agents ([`RequestRound`]), the common start of a run ([`StartNegotiation`]), its
-//! progress ([`RunMonitor`]), and results not yet fetched from agents ([`ResultLedger`]).
+//! requests to many agents ([`RequestRound`]), paths through NATs ([`PathChecks`]), the common start of a run
+//! ([`StartNegotiation`]), its progress ([`RunMonitor`]), and results not yet fetched from agents ([`ResultLedger`]).
 //!
 //! The identifier of a run has a random part, so that a controller that is restored from a backup opens no run
 //! that its agents know. An agent never accepts a run again, so repeated orders have no effect. An agent keeps a
@@ -9,6 +9,7 @@
 
 mod lease;
 mod ledger;
+mod path;
 mod policy;
 mod round;
 mod run_monitor;
@@ -17,6 +18,7 @@ mod start_negotiation;
 
 pub use lease::Lease;
 pub use ledger::{Receipt, ResultLedger, run_id, run_number};
+pub use path::{PathCheck, PathChecks, PathRole};
 pub use policy::{
     DEFAULT_LEASE, DEFAULT_MEMORY, FlowRequest, FlowRole, Policy, RouterRequest, RunRequest, ServiceRequest,
 };

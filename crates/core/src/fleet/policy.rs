@@ -141,12 +141,7 @@ impl Policy {
     /// for the whole run.
     pub fn check(&self, request: &RunRequest) -> Result<(), (Option<String>, OrderRefusal)> {
         let refuse_run = |reason: String, remedy: &str| Err((None, refuse(reason, remedy)));
-        if let Some(allowed) = &self.controllers
-            && !allowed.iter().any(|name| name == request.controller)
-        {
-            let reason = format!("controller {} may not command this agent", request.controller);
-            return refuse_run(reason, "add it to `controllers` in the agent's policy");
-        }
+        self.check_controller(request.controller).map_err(|refusal| (None, refusal))?;
         if self.bytes_per_day.is_some() && !request.is_enforced {
             return Err((None, not_enforced("any packet", "bytes_per_day")));
         }
@@ -201,6 +196,22 @@ impl Policy {
             return refuse_run(reason, "reduce the rates, or raise `rate` in the policy");
         }
         Ok(())
+    }
+
+    /// Checks whether a controller may command the agent.
+    pub fn check_controller(&self, controller: &str) -> Result<(), OrderRefusal> {
+        match &self.controllers {
+            Some(allowed) if !allowed.iter().any(|name| name == controller) => {
+                let reason = format!("controller {controller} may not command this agent");
+                Err(refuse(reason, "add it to `controllers` in the agent's policy"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether the agent may send to a host, through an interface if the routes determine one.
+    pub fn permits(&self, destination: IpAddr, egress_interface: Option<&str>) -> bool {
+        self.destination(destination).is_ok() && self.leaves_by(egress_interface, destination).is_ok()
     }
 
     /// Returns the maximum memory of a run, bytes.
