@@ -4,6 +4,7 @@
 //!   validation of received messages.
 //! - [`task`]: assignments for agents; [`results`]: their reports. Both are sent as JSON inside the
 //!   protocol's messages.
+//! - [`path`]: search for the paths of flows through NATs.
 //! - `memory`: upper bound of the memory of an assignment.
 //! - [`service`], [`watch`]: services and watched TCP flows, to which tasks and results refer.
 //!
@@ -18,6 +19,7 @@
 //! Invariant: decoding any bytes yields a message or an error, never a panic. No transport, no state.
 
 mod memory;
+pub mod path;
 pub mod protocol;
 pub mod results;
 pub mod service;

@@ -180,9 +180,48 @@ pub struct FlowTask {
     /// DSCP and ECN octet of the IP header (RFC 2474), set by the sender.
     #[serde(default)]
     pub traffic_class: u8,
+    /// Path of the flow, if a NAT is between its ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nat: Option<NatPath>,
+}
+
+/// Path of a flow through NATs, which the agents have found by path checks. [`FlowTask::source`] and
+/// [`FlowTask::destination`] are the addresses of the hosts themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NatPath {
+    /// Address of the sender as the receiver sees it. Port 0 stands for any.
+    pub source: SocketAddr,
+    /// Address at which the sender reaches the receiver. Port 0 stands for any.
+    pub destination: SocketAddr,
+    /// Side that opens the connection of a TCP flow.
+    pub opened_by: FlowSide,
 }
 
 impl FlowTask {
+    /// Returns the address to which the sender really sends: that of the receiver, or of the NAT in front of it.
+    pub fn reached_at(&self) -> SocketAddr {
+        self.nat.map_or(self.destination, |path| path.destination)
+    }
+
+    /// Returns the address from which the receiver really receives: that of the sender, or of the NAT in front of it.
+    pub fn seen_from(&self) -> SocketAddr {
+        self.nat.map_or(self.source, |path| path.source)
+    }
+
+    /// Returns the local address and the remote one, as this side sees them.
+    pub fn local_and_remote(&self) -> (SocketAddr, SocketAddr) {
+        match self.side {
+            FlowSide::Send => (self.source, self.reached_at()),
+            FlowSide::Receive => (self.destination, self.seen_from()),
+        }
+    }
+
+    /// Returns whether the receiver opens the connection of a TCP flow, because it is behind NAT.
+    pub fn is_opened_by_receiver(&self) -> bool {
+        self.nat.is_some_and(|path| path.opened_by == FlowSide::Receive)
+    }
+
     /// Returns whether this side sends and requests a CPU for itself.
     pub fn spins(&self) -> bool {
         self.side == FlowSide::Send && matches!(&self.transport, TaskTransport::Udp(options) if options.spin)
@@ -209,6 +248,7 @@ impl FlowTask {
             detail: false,
             settled: Duration::ZERO,
             traffic_class: 0,
+            nat: None,
         }
     }
 }

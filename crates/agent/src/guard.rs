@@ -1,6 +1,7 @@
 //! Admission control for controllers of other hosts.
 
-use netstage_agent_api::protocol::generated::Consent;
+use netstage_agent_api::path::{FoundPath, PathAddresses, PathSearch};
+use netstage_agent_api::protocol::generated::{Consent, NatMapping};
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_agent_api::task::Assignment;
 use netstage_host::shared_key::ConnectionAddresses;
@@ -48,6 +49,31 @@ pub trait RunGuard: Send + Sync {
     /// Returns signed consent to the flows that the assignment has the agent receive.
     fn agree(self: Arc<Self>, _run: u64, _assignment: &Assignment) -> Result<Vec<Consent>, OrderRefusal> {
         Err(OrderRefusal::new(OrderRefusalKind::Policy, "this agent does not issue consents"))
+    }
+
+    /// Begins the search for the paths of flows of a run. Returns at which addresses the agent may be reached. Blocks for
+    /// a second if the controller does not answer STUN requests.
+    fn open_paths(
+        &self,
+        _run: u64,
+        _search: PathSearch,
+        _controller: IpAddr,
+    ) -> Result<Vec<PathAddresses>, OrderRefusal> {
+        Err(OrderRefusal::new(OrderRefusalKind::Policy, "this agent does not search paths through NATs"))
+    }
+
+    /// Checks the addresses of the other ends, and returns the paths that were found. Blocks for several seconds.
+    fn check_paths(
+        self: Arc<Self>,
+        _run: u64,
+        _peers: Vec<PathAddresses>,
+    ) -> Result<Vec<FoundPath>, OrderRefusal> {
+        Err(OrderRefusal::new(OrderRefusalKind::Policy, "this agent does not search paths through NATs"))
+    }
+
+    /// Returns the addresses of this host as the controller sees them.
+    fn mappings(&self) -> Vec<NatMapping> {
+        Vec::new()
     }
 
     /// Returns the capabilities announced in

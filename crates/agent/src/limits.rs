@@ -77,6 +77,9 @@ impl Limits {
         if !matches!(flow.transport, TaskTransport::Tcp(_) | TaskTransport::Udp(_) | TaskTransport::Quic) {
             return Err(refuse("this server supports only TCP, UDP and QUIC"));
         }
+        if flow.nat.is_some() {
+            return Err(refuse("this server does not search paths through NATs"));
+        }
         if flow.spins() {
             return Err(
                 refuse("this server's senders do not spin").remedy("omit --spin, or send from the client")

@@ -11,9 +11,9 @@ use netstage_agent_api::protocol::generated::{self as wire, agent_server};
 use netstage_agent_api::protocol::generated::{
     AgreeReply, AgreeRequest, ClockState, CollectRequest, CompareClocksReply, CompareClocksRequest,
     ComparedClock, FinishReply, FinishRequest, Heartbeat, HelloReply, HelloRequest, KeptReply, KeptReport,
-    KeptRequest, PrepareReply, PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReceivingPort,
-    ReleaseReply, ReleaseRequest, ReportChunk, ReportHead, StartReply, StartRequest, StopReply, StopRequest,
-    report_chunk::Content,
+    KeptRequest, PathsReply, PathsRequest, PrepareReply, PrepareRequest, Progress, ReadClockReply,
+    ReadClockRequest, ReceivingPort, ReleaseReply, ReleaseRequest, ReportChunk, ReportHead, StartReply,
+    StartRequest, StopReply, StopRequest, report_chunk::Content,
 };
 use netstage_agent_api::protocol::{
     CHUNK_BYTES, HEARTBEAT_CHECK_INTERVAL, MAX_MISSED_CHECKS, OrderRefusal, OrderRefusalKind, VERSIONS,
@@ -27,6 +27,8 @@ use netstage_core::time::Instant;
 use netstage_host::clock::{self, Epoch, monotonic_ns};
 use netstage_host::shared_key::ConnectionAddresses;
 use netstage_traffic::stamp::WallClock;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 use tokio::sync::{mpsc as channel, oneshot, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -286,6 +288,24 @@ impl AgentService {
         }
     }
 
+    /// Returns the guard for a request about the paths of a run, and the decoded content of the request.
+    fn path_request<T: DeserializeOwned>(
+        &self,
+        request: &PathsRequest,
+    ) -> Result<(Arc<dyn RunGuard>, T), OrderRefusal> {
+        self.0.state().session.check_owner(request.controller)?;
+        let refused = |reason: String| OrderRefusal::new(OrderRefusalKind::Assignment, reason);
+        if request.task_version != task::VERSION {
+            return Err(refused(format!(
+                "version {} of path searches is not supported",
+                request.task_version
+            )));
+        }
+        let content = serde_json::from_slice(&request.content).map_err(|error| refused(error.to_string()))?;
+        let guard = self.0.guard.clone();
+        Ok((guard.ok_or_else(|| refused("this agent does not search paths through NATs".into()))?, content))
+    }
+
     /// Returns the prober of other hosts' clocks, or `None` if the run compares none.
     fn asker(&self, request: CompareClocksRequest) -> Result<Option<ClockProber>, OrderRefusal> {
         let state = self.0.state();
@@ -378,6 +398,7 @@ impl agent_server::Agent for AgentService {
             capabilities: self.0.guard.iter().flat_map(|guard| guard.capabilities()).collect(),
             addresses: addresses.map(|address| address.to_string()).collect(),
             taken: self.0.is_attended(),
+            mappings: self.0.guard.iter().flat_map(|guard| guard.mappings()).collect(),
         }))
     }
 
@@ -513,6 +534,24 @@ impl agent_server::Agent for AgentService {
         Ok(Response::new(AgreeReply { refusal, consents }))
     }
 
+    async fn open_paths(&self, request: Request<PathsRequest>) -> Result<Response<PathsReply>, Status> {
+        let peer = request.extensions().get::<ConnectionAddresses>().copied();
+        let request = request.into_inner();
+        let opened = self.path_request(&request).and_then(|(guard, search)| {
+            let controller = require_peer(peer)?.remote.ip();
+            Ok(spawn_blocking(move || guard.open_paths(request.run, search, controller)))
+        });
+        Ok(Response::new(paths_reply(opened).await))
+    }
+
+    async fn check_paths(&self, request: Request<PathsRequest>) -> Result<Response<PathsReply>, Status> {
+        let request = request.into_inner();
+        let checked = self.path_request(&request);
+        let checked =
+            checked.map(|(guard, peers)| spawn_blocking(move || guard.check_paths(request.run, peers)));
+        Ok(Response::new(paths_reply(checked).await))
+    }
+
     async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         let result = self.release_run(request.into_inner());
         Ok(Response::new(ReleaseReply { refusal: self.answer(result) }))
@@ -524,6 +563,25 @@ impl agent_server::Agent for AgentService {
             end(&self.0.end, EndReason::Finished);
         }
         Ok(Response::new(FinishReply { refusal: self.answer(result) }))
+    }
+}
+
+/// Returns the reply to a request about paths, once the work for it has ended.
+async fn paths_reply<T: Serialize>(
+    work: Result<JoinHandle<Result<T, OrderRefusal>>, OrderRefusal>,
+) -> PathsReply {
+    let result = match work {
+        Ok(work) => work.await.unwrap_or_else(|error| {
+            Err(OrderRefusal::new(OrderRefusalKind::System, format!("the search for paths failed: {error}")))
+        }),
+        Err(refusal) => Err(refusal),
+    };
+    match result {
+        Ok(content) => {
+            let content = serde_json::to_vec(&content).expect("paths have string keys only");
+            PathsReply { refusal: None, content }
+        }
+        Err(refusal) => PathsReply { refusal: Some(refusal.into()), content: Vec::new() },
     }
 }
 

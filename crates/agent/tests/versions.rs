@@ -4,9 +4,9 @@ use netstage_agent::controller::{ControlledAgents, ControllerError};
 use netstage_agent_api::protocol::generated::agent_server::{Agent, AgentServer};
 use netstage_agent_api::protocol::generated::{
     AgreeReply, AgreeRequest, CollectRequest, CompareClocksReply, CompareClocksRequest, FinishReply,
-    FinishRequest, Heartbeat, HelloReply, HelloRequest, KeptReply, KeptRequest, PrepareReply, PrepareRequest,
-    Progress, ReadClockReply, ReadClockRequest, ReleaseReply, ReleaseRequest, ReportChunk, StartReply,
-    StartRequest, StopReply, StopRequest,
+    FinishRequest, Heartbeat, HelloReply, HelloRequest, KeptReply, KeptRequest, PathsReply, PathsRequest,
+    PrepareReply, PrepareRequest, Progress, ReadClockReply, ReadClockRequest, ReleaseReply, ReleaseRequest,
+    ReportChunk, StartReply, StartRequest, StopReply, StopRequest,
 };
 use tokio::net::UnixListener;
 use tokio_stream::Empty;
@@ -53,6 +53,14 @@ impl Agent for Newer {
     }
 
     async fn collect(&self, _: Request<CollectRequest>) -> Answer<Self::CollectStream> {
+        unreachable!("no other request is sent")
+    }
+
+    async fn open_paths(&self, _: Request<PathsRequest>) -> Answer<PathsReply> {
+        unreachable!("no other request is sent")
+    }
+
+    async fn check_paths(&self, _: Request<PathsRequest>) -> Answer<PathsReply> {
         unreachable!("no other request is sent")
     }
 

@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("router", &["wire", "core", "scenario", "host", "routing"]),
     ("pe", &["wire", "core", "scenario", "host", "routing"]),
     ("tester", &["wire", "core", "scenario", "host", "routing", "traffic"]),
-    ("agent", &["core", "scenario", "host", "agent-api", "tcp-watch", "traffic", "pe"]),
+    ("agent", &["wire", "core", "scenario", "host", "agent-api", "tcp-watch", "traffic", "pe"]),
     (
         "stage",
         &[

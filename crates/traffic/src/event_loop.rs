@@ -17,6 +17,7 @@ use netstage_host::realtime::leave_realtime;
 use netstage_host::reserved_cpu::ReservedCpu;
 use nix::poll::PollTimeout;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
+use socket2::Socket;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
@@ -103,7 +104,7 @@ impl FlowMember {
     fn handle_ready(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         match self {
             FlowMember::UdpReceiver(receiver) => receiver.handle_ready(epoch),
-            FlowMember::TcpSender(sender) => sender.handle_ready(epoch),
+            FlowMember::TcpSender(sender) => sender.handle_ready(epoch, watch),
             FlowMember::TcpReceiver(receiver) => receiver.handle_ready(epoch, watch),
             FlowMember::Reflections(reflections) => reflections.handle_ready(epoch),
             FlowMember::StampSender(sender) => sender.handle_ready(epoch),
@@ -129,6 +130,16 @@ impl FlowMember {
                 dialogue.listener().map_or(Ok(()), |socket| watch.add_level_triggered(socket))
             }
             FlowMember::UdpSender(_) | FlowMember::TcpSender(_) | FlowMember::Prober(_) => Ok(()),
+        }
+    }
+
+    /// Returns the UDP socket whose mapping in a NAT is to be kept, if it has one.
+    pub fn udp_socket(&self) -> Option<&Socket> {
+        match self {
+            FlowMember::UdpSender(sender) => Some(sender.socket()),
+            FlowMember::UdpReceiver(receiver) => Some(receiver.socket()),
+            FlowMember::Datagrams(dialogue) => Some(dialogue.socket()),
+            _ => None,
         }
     }
 

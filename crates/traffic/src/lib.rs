@@ -24,6 +24,7 @@ mod dialogue;
 pub mod emissions;
 mod error;
 mod event_loop;
+mod keep_alive;
 pub mod kernel;
 pub mod learn;
 mod one_ended;
@@ -45,6 +46,7 @@ pub use udp::{FlowPacket, PacketTracker};
 use dialogue::{DatagramDialogue, StreamDialogue};
 use emissions::Emissions;
 use event_loop::{EventLoop, FlowMember};
+use keep_alive::KeepAlive;
 use netstage_agent_api::results::{AgentReport, BinCounts, Buckets, FlowResult, TcpSample, Travel};
 use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, TaskTransport};
 use netstage_core::measure::{FaultTime, VoidReason};
@@ -59,6 +61,7 @@ use run_context::RunTimes;
 use socket2::Socket;
 use stamp_flow::{StampReflector, StampSender};
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -84,6 +87,9 @@ pub struct TrafficEngine {
     /// Numbers and sides of the flows, in the order of the assignment.
     ids: Vec<(u32, FlowSide)>,
     ports: Vec<(u32, u16)>,
+    /// Sockets of flows through NATs, each with the address of the other end.
+    translated: Vec<(Socket, SocketAddr)>,
+    keep_alive: Option<KeepAlive>,
 }
 
 /// Counts of one side of a flow at the end of a bin.
@@ -116,6 +122,8 @@ impl TrafficEngine {
             cpu: None,
             ids: Vec::new(),
             ports: Vec::new(),
+            translated: Vec::new(),
+            keep_alive: None,
         };
         let mut ids = BTreeSet::new();
         for (index, task) in assignment.flows.iter().enumerate() {
@@ -132,6 +140,7 @@ impl TrafficEngine {
             }
             engine.ids.push((task.id, task.side));
         }
+        engine.keep_mappings(assignment)?;
         Ok(engine)
     }
 
@@ -286,6 +295,11 @@ impl TrafficEngine {
                 if task.side == FlowSide::Receive {
                     self.ports.push((task.id, flow.port()));
                 }
+                if task.nat.is_some() {
+                    let socket =
+                        flow.socket().try_clone().map_err(FlowProblem::system("copying a socket"))?;
+                    self.translated.push((socket.into(), task.local_and_remote().1));
+                }
                 self.quic.push((index, flow));
                 return Ok(());
             }
@@ -316,8 +330,22 @@ impl TrafficEngine {
                 return Err(FlowProblem::InvalidTask("a one-ended flow has no receiving side"));
             }
         };
+        if let Some(socket) = member.udp_socket().filter(|_| task.nat.is_some()) {
+            let socket = socket.try_clone().map_err(FlowProblem::system("copying a socket"))?;
+            self.translated.push((socket, task.local_and_remote().1));
+        }
         let lane = if paced { &mut self.paced } else { &mut self.unpaced };
         lane.push((index, member));
+        Ok(())
+    }
+
+    /// Starts the keep-alives of flows through NATs.
+    fn keep_mappings(&mut self, assignment: &Assignment) -> Result<(), PrepareError> {
+        let Some(first) = assignment.flows.iter().find(|flow| flow.nat.is_some()) else { return Ok(()) };
+        let started = KeepAlive::start(std::mem::take(&mut self.translated));
+        let started = started.map_err(FlowProblem::system("starting a thread"));
+        self.keep_alive =
+            Some(started.map_err(|problem| PrepareError { flow: first.name.clone(), problem })?);
         Ok(())
     }
 

@@ -78,7 +78,7 @@ impl QuicFlow {
             FlowSide::Send => {
                 let emissions = RefCell::new(Emissions::new(task, seed, duration)?);
                 let config = client().map_err(tls)?;
-                (task.source, QuicSide::Sends { emissions, destination: task.destination, config })
+                (task.source, QuicSide::Sends { emissions, destination: task.reached_at(), config })
             }
             FlowSide::Receive => (task.destination, QuicSide::Receives { config: server().map_err(tls)? }),
         };
@@ -89,7 +89,7 @@ impl QuicFlow {
             start: Instant(task.start.0),
             stop: Instant(task.stop.0.min(duration.0)),
             detail: task.detail,
-            peer: Some(task.source.ip()).filter(|ip| !ip.is_unspecified()),
+            peer: Some(task.seen_from().ip()).filter(|ip| !ip.is_unspecified()),
             records: RefCell::new(QuicRecords {
                 ledger,
                 punctuality: ScheduleStatistics::new(Duration::ZERO),
@@ -161,6 +161,11 @@ impl QuicFlow {
         let _ = stream.finish();
         let _ = stream.stopped().await;
         Ok(())
+    }
+
+    /// Returns the socket.
+    pub fn socket(&self) -> &UdpSocket {
+        &self.socket
     }
 
     /// Returns the bound port.

@@ -17,7 +17,7 @@ pub struct HelloRequest {
     #[prost(string, tag = "5")]
     pub authority: ::prost::alloc::string::String,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HelloReply {
     /// Protocol versions the agent supports.
     #[prost(uint32, tag = "1")]
@@ -46,6 +46,22 @@ pub struct HelloReply {
     /// Set while a controller owns the agent.
     #[prost(bool, tag = "9")]
     pub taken: bool,
+    /// Addresses of the host as the controller sees them, where it answers STUN requests from them.
+    #[prost(message, repeated, tag = "10")]
+    pub mappings: ::prost::alloc::vec::Vec<NatMapping>,
+}
+/// Address of a host as others see it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NatMapping {
+    /// Address of the host.
+    #[prost(string, tag = "1")]
+    pub address: ::prost::alloc::string::String,
+    /// Address and port that the controller has seen.
+    #[prost(string, tag = "2")]
+    pub mapped: ::prost::alloc::string::String,
+    /// Set if the mapped port depends on the destination, so that others cannot learn it from the controller.
+    #[prost(bool, tag = "3")]
+    pub varies: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadClockRequest {}
@@ -349,6 +365,26 @@ pub struct AgreeReply {
     /// One consent for each flow the agent is to receive.
     #[prost(message, repeated, tag = "2")]
     pub consents: ::prost::alloc::vec::Vec<Consent>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PathsRequest {
+    #[prost(uint64, tag = "1")]
+    pub controller: u64,
+    #[prost(uint64, tag = "2")]
+    pub run: u64,
+    /// Version of the content, and the content as JSON (`path.rs`).
+    #[prost(uint32, tag = "3")]
+    pub task_version: u32,
+    #[prost(bytes = "vec", tag = "4")]
+    pub content: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PathsReply {
+    #[prost(message, optional, tag = "1")]
+    pub refusal: ::core::option::Option<Refusal>,
+    /// Addresses or paths as JSON.
+    #[prost(bytes = "vec", tag = "2")]
+    pub content: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeptRequest {
@@ -884,6 +920,50 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("netstage.agent.v1.Agent", "Agree"));
             self.inner.unary(req, path, codec).await
         }
+        /// Returns the addresses at which the agent may be reached by the other ends of flows, some of which are behind NAT.
+        pub async fn open_paths(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PathsRequest>,
+        ) -> std::result::Result<tonic::Response<super::PathsReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/netstage.agent.v1.Agent/OpenPaths",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("netstage.agent.v1.Agent", "OpenPaths"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Checks the addresses of the other ends, all at once, and returns the paths that were found.
+        pub async fn check_paths(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PathsRequest>,
+        ) -> std::result::Result<tonic::Response<super::PathsReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/netstage.agent.v1.Agent/CheckPaths",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("netstage.agent.v1.Agent", "CheckPaths"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Confirms that the controller has the report; the agent may delete its spooled copy.
         pub async fn release(
             &mut self,
@@ -1010,6 +1090,16 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::AgreeRequest>,
         ) -> std::result::Result<tonic::Response<super::AgreeReply>, tonic::Status>;
+        /// Returns the addresses at which the agent may be reached by the other ends of flows, some of which are behind NAT.
+        async fn open_paths(
+            &self,
+            request: tonic::Request<super::PathsRequest>,
+        ) -> std::result::Result<tonic::Response<super::PathsReply>, tonic::Status>;
+        /// Checks the addresses of the other ends, all at once, and returns the paths that were found.
+        async fn check_paths(
+            &self,
+            request: tonic::Request<super::PathsRequest>,
+        ) -> std::result::Result<tonic::Response<super::PathsReply>, tonic::Status>;
         /// Confirms that the controller has the report; the agent may delete its spooled copy.
         async fn release(
             &self,
@@ -1518,6 +1608,92 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AgreeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/netstage.agent.v1.Agent/OpenPaths" => {
+                    #[allow(non_camel_case_types)]
+                    struct OpenPathsSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::PathsRequest>
+                    for OpenPathsSvc<T> {
+                        type Response = super::PathsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PathsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::open_paths(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OpenPathsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/netstage.agent.v1.Agent/CheckPaths" => {
+                    #[allow(non_camel_case_types)]
+                    struct CheckPathsSvc<T: Agent>(pub Arc<T>);
+                    impl<T: Agent> tonic::server::UnaryService<super::PathsRequest>
+                    for CheckPathsSvc<T> {
+                        type Response = super::PathsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PathsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::check_paths(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CheckPathsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

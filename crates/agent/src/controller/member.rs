@@ -2,6 +2,7 @@
 
 use super::address::AgentAddress;
 use super::error::ControllerError;
+use netstage_agent_api::path::NatMapping;
 use netstage_agent_api::protocol::generated::agent_client::AgentClient;
 use netstage_agent_api::protocol::generated::{
     ClockState, CollectRequest, Heartbeat, HelloReply, HelloRequest, KeptRequest, Progress, ReadClockReply,
@@ -65,6 +66,8 @@ pub struct AgentConnection {
     pub clock: ClockOffset,
     /// Addresses of the agent's host that flows may use, where the agent announces them.
     pub addresses: Vec<IpAddr>,
+    /// Addresses of the agent's host as the fleet's controller sees them.
+    pub mappings: Vec<NatMapping>,
     /// Identifier of the agent's clock.
     identity: String,
     /// Bins the agent may report, and those it has reported.
@@ -148,8 +151,19 @@ impl AgentConnection {
         let clock = read.map_err(|_| no_answer()).and_then(|clock| clock.map_err(unreachable));
         let clock = clock.inspect_err(|_| kept.abort())?;
         let addresses = hello.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        let mappings = hello.mappings.iter().filter_map(|mapping| mapping.try_into().ok()).collect();
         let identity = hello.clock;
-        Ok(AgentConnection { name, client: current, clock, addresses, identity, reported, lease_ns, seen })
+        Ok(AgentConnection {
+            name,
+            client: current,
+            clock,
+            addresses,
+            mappings,
+            identity,
+            reported,
+            lease_ns,
+            seen,
+        })
     }
 
     /// Returns a client of the current connection.

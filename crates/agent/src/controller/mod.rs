@@ -7,6 +7,7 @@
 //!
 //! - [`connection`]: connection to one agent, and its heartbeats; [`address`]: its address.
 //! - [`clocks`]: offsets among the clocks of agents and controller.
+//! - [`paths`]: search for the paths of flows between agents behind NAT.
 //! - [`preparation`]: consents of the receivers, and preparation of the run.
 //! - [`start`]: simultaneous start, announced to all agents in advance.
 //! - [`reports`]: collection of reports, each stored before the agent may delete it.
@@ -17,6 +18,7 @@ mod calls;
 mod clocks;
 mod error;
 mod member;
+mod paths;
 mod preparation;
 mod reports;
 mod start;
@@ -30,6 +32,7 @@ pub use reports::CollectedReports;
 
 use calls::{CallAnswers, call_all, thread_count};
 use member::{ANSWER_TIMEOUT, AgentConnection, ResumedRun};
+use netstage_agent_api::path::NatMapping;
 use netstage_agent_api::protocol::OrderRefusal;
 use netstage_agent_api::protocol::generated::{Consent, FinishRequest, StopRequest};
 use netstage_agent_api::results::CompletedBins;
@@ -230,6 +233,11 @@ impl ControlledAgents {
     /// Returns the addresses of an agent's host that flows may use, if the agent announces them.
     pub fn addresses(&self, name: &str) -> &[IpAddr] {
         self.member(name).map_or(&[], |member| &member.addresses)
+    }
+
+    /// Returns the addresses of an agent's host as the fleet's controller sees them.
+    pub fn mappings(&self, name: &str) -> &[NatMapping] {
+        self.member(name).map_or(&[], |member| &member.mappings)
     }
 
     /// Returns the bins completed since the previous call.

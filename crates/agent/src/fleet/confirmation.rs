@@ -52,8 +52,9 @@ impl ConsentResponder {
         enter: impl Fn() -> bool + Clone + Send + 'static,
     ) -> ConsentResponder {
         let ended = Arc::new(AtomicBool::new(false));
-        let unicast = terms.iter().map(|terms| terms.destination).filter(|at| !at.ip().is_multicast());
-        let addresses: BTreeMap<IpAddr, SocketAddr> = unicast.map(|at| (at.ip(), at)).collect();
+        let terms: Vec<ConsentTerms> = terms.into_iter().filter(ConsentTerms::needs_confirmation).collect();
+        let addresses: BTreeMap<IpAddr, SocketAddr> =
+            terms.iter().map(|terms| (terms.destination.ip(), terms.destination)).collect();
         let terms = Arc::new(terms);
         let start = |(ip, at): (IpAddr, SocketAddr)| {
             let (terms, signer, ended) = (Arc::clone(&terms), Arc::clone(signer), Arc::clone(&ended));

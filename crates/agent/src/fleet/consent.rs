@@ -7,7 +7,7 @@
 use super::authority::TlsIdentity;
 use super::trust::TrustedAuthorities;
 use netstage_agent_api::protocol::generated::Consent;
-use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, ServiceTask};
+use netstage_agent_api::task::{Assignment, FlowSide, FlowTask, NatPath, ServiceTask};
 use netstage_core::time::Duration;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
@@ -29,6 +29,8 @@ pub struct ConsentTerms {
     /// Mean rate, payload bits per second; `None` where the traffic has none.
     rate: Option<u64>,
     duration: Duration,
+    /// Path through NATs.
+    nat: Option<NatPath>,
 }
 
 impl ConsentTerms {
@@ -36,7 +38,7 @@ impl ConsentTerms {
     pub fn of_flow(run: u64, flow: &FlowTask, duration: Duration) -> ConsentTerms {
         let rate = flow.traffic.pattern().and_then(|pattern| pattern.mean_rate()).map(|rate| rate as u64);
         let (source, destination) = (flow.source.ip(), flow.destination);
-        ConsentTerms { run, flow: flow.id, source, destination, rate, duration }
+        ConsentTerms { run, flow: flow.id, source, destination, rate, duration, nat: flow.nat }
     }
 
     /// Returns the terms of what this end of a service sends to the other.
@@ -47,7 +49,15 @@ impl ConsentTerms {
     fn of_service(run: u64, service: &ServiceTask, is_received: bool, duration: Duration) -> ConsentTerms {
         let (own, other) = (service.local_endpoint(), service.remote_endpoint());
         let (source, destination) = if is_received { (other, own) } else { (own, other) };
-        ConsentTerms { run, flow: service.id, source: source.ip(), destination, rate: None, duration }
+        ConsentTerms {
+            run,
+            flow: service.id,
+            source: source.ip(),
+            destination,
+            rate: None,
+            duration,
+            nat: None,
+        }
     }
 
     /// Returns the terms of everything that an assignment has the agent receive.
@@ -69,13 +79,22 @@ impl ConsentTerms {
         flows.chain(assignment.services.iter().map(service))
     }
 
+    /// Returns whether the receiver confirms its consent at its address. On a path through NATs, the answered path checks
+    /// have proved that it receives there, and a group has no address at which to ask.
+    pub fn needs_confirmation(&self) -> bool {
+        self.nat.is_none() && !self.destination.ip().is_multicast()
+    }
+
     /// Returns the terms as signed text.
     pub fn statement(&self) -> String {
-        let ConsentTerms { run, flow, source, destination, rate, duration } = self;
+        let ConsentTerms { run, flow, source, destination, rate, duration, nat } = self;
         let rate = rate.map_or("any".into(), |rate| format!("{rate} bit/s"));
+        let nat = nat.map_or(String::new(), |path| {
+            format!("through NAT from {} to {}\n", path.source, path.destination)
+        });
         format!(
             "netstage consent to be sent to\nrun {run}\nflow {flow}\nfrom {source}\nat {destination}\n\
-             rate {rate}\nduration {} ns\n",
+             rate {rate}\nduration {} ns\n{nat}",
             duration.0
         )
     }

@@ -12,9 +12,11 @@ use super::folder::file_error;
 use super::folder::{FleetFolder, now_ns, now_s};
 use super::metrics::{self, HubCounts, count};
 use super::status::{AgentAvailability, AgentStatus};
+use super::stun;
 use super::tls::{self, Acceptor};
 use super::token::sha256;
 use crate::controller::{channel_over, exchange_clocks, greet, greeting, query_identity};
+use netstage_agent_api::path::NatMapping;
 use netstage_agent_api::protocol::generated::agent_client::AgentClient;
 use netstage_agent_api::protocol::generated::{HelloReply, HelloRequest};
 use netstage_agent_api::protocol::{common_version, displayable};
@@ -33,7 +35,7 @@ use netstage_host::startup_error::StartupError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -55,6 +57,8 @@ const MAX_ENROLLMENT_BYTES: usize = 16 << 10;
 const MAX_TEXT_CHARACTERS: usize = 64;
 /// Maximum number of displayed capabilities of an agent.
 const MAX_CAPABILITIES: usize = 64;
+/// Maximum number of addresses of an agent with their mappings.
+const MAX_MAPPINGS: usize = 16;
 /// Interval at which an agent is polled, and the time it may take to answer.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Number of agents above which each is polled less often, so that the load of polling stays constant.
@@ -74,6 +78,8 @@ pub struct Hub {
     starts: Vec<String>,
     listener: TcpListener,
     commands: ControlSocket,
+    /// Sockets that answer STUN requests.
+    stun: Vec<UdpSocket>,
     ender: DaemonShutdown,
     metrics: Option<SocketAddr>,
     log: Log,
@@ -153,6 +159,7 @@ impl Hub {
         let commands = ControlSocket::bind(&fleet.socket()).map_err(|error| {
             StartupError::new(error.to_string(), "give a folder with a shorter path with --fleet")
         })?;
+        let stun = stun::PORTS.iter().filter_map(|port| stun_socket(address.ip(), *port, &log)).collect();
         // The status of a killed hub may still show agents as connected.
         let mut seen = fleet.last_status();
         seen.iter_mut().for_each(|agent| agent.state = AgentAvailability::Offline);
@@ -163,6 +170,7 @@ impl Hub {
             starts,
             listener,
             commands,
+            stun,
             ender: DaemonShutdown::default(),
             metrics: None,
             log,
@@ -216,6 +224,9 @@ impl Hub {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             tokio::spawn(accept(listener, Arc::clone(&shared)));
             tokio::spawn(maintain(Arc::clone(&shared)));
+            for socket in self.stun {
+                tokio::spawn(stun::answer_requests(tokio::net::UdpSocket::from_std(socket)?));
+            }
             let incoming = UnixListenerStream::new(commands.listener()?);
             let until = async move {
                 let _ = ended.wait_for(|ended| *ended).await;
@@ -354,6 +365,22 @@ impl HubShared {
         };
         state.seen.values().map(status).collect()
     }
+}
+
+/// Opens a port that answers STUN requests of agents. Without it, agents behind NAT cannot send to each other.
+fn stun_socket(address: IpAddr, port: u16, log: &Log) -> Option<UdpSocket> {
+    let open = || {
+        let socket = UdpSocket::bind((address, port))?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    let failed = |error: &io::Error| {
+        let what = format!(
+            "cannot open UDP port {port} at {address} ({error}); flows between agents behind NAT are refused"
+        );
+        log(Level::Alarm, &what);
+    };
+    open().inspect_err(failed).ok()
 }
 
 /// Accepts connections of agents, and of hosts that join.
@@ -514,6 +541,7 @@ async fn poll_agent(
         status.wall_clock = state.map(|state| (state.synchronized, state.error_ns));
         status.state = if hello.taken { AgentAvailability::Taken } else { AgentAvailability::Idle };
         status.capabilities = capabilities(&hello);
+        status.mappings = mappings(&hello);
         status.last_seen_ns = Some(now_ns());
         let agents = {
             let mut state = shared.state();
@@ -535,6 +563,10 @@ fn capabilities(hello: &HelloReply) -> Vec<String> {
     hello.capabilities.iter().take(MAX_CAPABILITIES).map(|one| display_text(one)).collect()
 }
 
+fn mappings(hello: &HelloReply) -> Vec<NatMapping> {
+    hello.mappings.iter().take(MAX_MAPPINGS).filter_map(|mapping| mapping.try_into().ok()).collect()
+}
+
 fn describe(shared: &HubShared, name: &str, peer: ConnectionAddresses, hello: &HelloReply) -> AgentStatus {
     let registered = shared.fleet.registered(name);
     AgentStatus {
@@ -548,6 +580,7 @@ fn describe(shared: &HubShared, name: &str, peer: ConnectionAddresses, hello: &H
         clock: None,
         wall_clock: None,
         capabilities: capabilities(hello),
+        mappings: mappings(hello),
         certificate_expires_s: registered
             .and_then(|agent| agent.certificates.last().map(|last| last.1))
             .unwrap_or(0),

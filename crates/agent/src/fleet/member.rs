@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Time limit of dialing, and of the handshake.
@@ -287,6 +288,8 @@ impl ControllerDialer {
                 Ok(stream) => {
                     count(&self.guard.counts.connections);
                     let rejection = if self.has_expired() { EXPIRED } else { REJECTED };
+                    let (guard, peer) = (Arc::clone(&self.guard), stream.peer().remote.ip());
+                    let _ = spawn_blocking(move || guard.learn_mappings(peer)).await;
                     let serving = self.serve(stream);
                     tokio::pin!(serving);
                     match timeout(REJECTION_TIMEOUT, &mut serving).await {

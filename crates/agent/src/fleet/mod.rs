@@ -13,6 +13,7 @@
 //! - `budget`: account of the bytes sent per day.
 //! - [`consent`]: a receiver's signed consent, which the sender verifies.
 //! - [`trust`]: trusted certificate authorities, before, during and after a rotation.
+//! - [`stun`]: addresses of agents behind NAT; `path`: search for the paths of flows between them.
 //! - [`status`]: status of the agents; `metrics`: metrics for Prometheus.
 
 pub mod authority;
@@ -22,13 +23,16 @@ mod consent;
 pub mod enrollment;
 pub mod folder;
 pub mod hub;
+mod interfaces;
 mod known_controller;
 pub mod member;
 mod metrics;
+mod path;
 pub mod policy;
 mod private;
 pub mod runs;
 pub mod status;
+pub mod stun;
 mod tls;
 pub mod token;
 pub mod trust;

@@ -4,11 +4,15 @@
 use super::budget::{BudgetKeeper, DailyBudget};
 use super::confirmation::{self, ConsentResponder};
 use super::consent::{self, ConsentTerms, Signer};
+use super::interfaces::{OutgoingInterfaces, all_addresses, interfaces};
 use super::known_controller::KnownController;
 use super::metrics::{AgentCounts, count};
+use super::path::{PathSession, SearchPace};
+use super::stun::{self, ProbedAddress};
 use crate::services;
 use crate::{FIRST_PORT, RunGuard};
-use netstage_agent_api::protocol::generated::Consent;
+use netstage_agent_api::path::{FoundPath, NatMapping, PathAddresses, PathSearch};
+use netstage_agent_api::protocol::generated::{self as wire, Consent};
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
 use netstage_agent_api::service::ServiceRole;
 use netstage_agent_api::task::{
@@ -23,17 +27,13 @@ use netstage_host::bpf_error::BpfError;
 use netstage_host::capabilities::{self, Capability};
 use netstage_host::egress::{EgressDrops, EgressGroup, EgressLimits};
 use netstage_host::log::{Level, Log};
-use netstage_host::netns::netlink::Netlink;
 use netstage_host::shared_key::ConnectionAddresses;
 use netstage_scenario::pe::{self, CircuitConfig, PeConfig, PeerTunnel};
 use netstage_scenario::plan::ServiceProgram;
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::{InterfaceFlags, if_nameindex};
 use nix::unistd::geteuid;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,6 +46,11 @@ pub struct PolicyGuard {
     signer: Mutex<Option<Arc<Signer>>>,
     /// Consents of the receivers in the run that was admitted last.
     consents: Mutex<Vec<Consent>>,
+    /// Paths of the run that was announced last.
+    paths: Mutex<Option<PathSession>>,
+    search_pace: SearchPace,
+    /// Addresses of this host as the controller saw them.
+    mappings: Mutex<Vec<NatMapping>>,
     /// Confirms the consents that were given last.
     responder: Mutex<Option<ConsentResponder>>,
     /// Whether the kernel enforces the limits of the policy; false if it has none.
@@ -104,6 +109,9 @@ impl PolicyGuard {
             known,
             signer: Mutex::default(),
             consents: Mutex::default(),
+            paths: Mutex::default(),
+            search_pace: SearchPace::default(),
+            mappings: Mutex::default(),
             responder: Mutex::default(),
             counts: AgentCounts::default(),
             log,
@@ -118,8 +126,31 @@ impl PolicyGuard {
     /// Ends what outlasts runs, at the end of the agent.
     pub fn end(&self) {
         drop(lock(&self.responder).take());
+        drop(lock(&self.paths).take());
         drop(lock(&self.budget).take());
         drop(lock(&self.egress).take());
+    }
+
+    /// Asks the controller at which addresses it sees those of this host. Blocks for a second if it does not answer.
+    pub fn learn_mappings(&self, controller: IpAddr) {
+        let locals: Vec<SocketAddr> = self
+            .addresses()
+            .into_iter()
+            .filter(|ip| !ip.is_loopback())
+            .map(|ip| SocketAddr::new(ip, 0))
+            // An IPv6 address may not be usable yet.
+            .filter(|at| UdpSocket::bind(at).is_ok())
+            .collect();
+        let probed = stun::probe(&locals, controller).unwrap_or_default();
+        *lock(&self.mappings) = probed.iter().filter_map(ProbedAddress::mapping).collect();
+    }
+
+    /// Returns the addresses for flows: first those from which the controller is reached.
+    fn preferred_addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = self.addresses();
+        let mappings = lock(&self.mappings);
+        addresses.sort_by_key(|address| mappings.iter().all(|mapping| mapping.address != *address));
+        addresses
     }
 
     /// Checks an assignment against the policy. `consents` are those of the receivers it sends to; without
@@ -138,11 +169,13 @@ impl PolicyGuard {
         let duration = assignment.duration;
         let flows = assignment.flows.iter().map(|task| {
             let (own, other) = match (task.side, &task.transport) {
-                (FlowSide::Send, _) => (task.source.ip(), task.destination.ip()),
                 (FlowSide::Receive, TaskTransport::Multicast { receiver: Some(receiver), .. }) => {
                     (*receiver, task.source.ip())
                 }
-                (FlowSide::Receive, _) => (task.destination.ip(), task.source.ip()),
+                _ => {
+                    let (local, remote) = task.local_and_remote();
+                    (local.ip(), remote.ip())
+                }
             };
             let is_dialogue = task.traffic.application().is_some();
             // A receiver confirms its consent, except to a group.
@@ -181,6 +214,7 @@ impl PolicyGuard {
             let reason = format!("{} is not a TCP flow that this agent sends in the run", other.subject);
             return Err(OrderRefusal::new(OrderRefusalKind::Assignment, reason));
         }
+        self.check_found_paths(run, assignment)?;
         if let Some(why) = assignment.clocks.as_ref().and_then(|clocks| clock_violation(clocks, assignment)) {
             return Err(OrderRefusal::new(OrderRefusalKind::Assignment, why));
         }
@@ -198,6 +232,20 @@ impl PolicyGuard {
         self.policy
             .check(&request)
             .map_err(|(subject, refusal)| refusal.with_subject(subject.unwrap_or_default()))
+    }
+
+    /// Refuses flows on paths through NATs that this agent has not found itself.
+    fn check_found_paths(&self, run: u64, assignment: &Assignment) -> Result<(), OrderRefusal> {
+        let paths = lock(&self.paths);
+        let is_found = |task: &FlowTask| paths.as_ref().is_some_and(|paths| paths.confirms(run, task));
+        match assignment.flows.iter().find(|task| task.nat.is_some() && !is_found(task)) {
+            Some(task) => {
+                let reason =
+                    "this agent has not found the path of the flow through NATs within the last minute";
+                Err(OrderRefusal::new(OrderRefusalKind::Policy, reason).flow(&task.name))
+            }
+            None => Ok(()),
+        }
     }
 
     fn direction(&self, flow: &FlowTask, run: u64, duration: Duration, consents: &[Consent]) -> FlowRole {
@@ -313,6 +361,9 @@ impl RunGuard for PolicyGuard {
     ) -> Result<(), OrderRefusal> {
         self.check_and_log("preparation of", run, assignment, Some(consents))?;
         *lock(&self.consents) = consents.to_vec();
+        if let Some(paths) = &mut *lock(&self.paths) {
+            paths.end_checks();
+        }
         Ok(())
     }
 
@@ -320,9 +371,9 @@ impl RunGuard for PolicyGuard {
         let consents = std::mem::take(&mut *lock(&self.consents));
         let sent: Vec<ConsentTerms> = ConsentTerms::sent(run, assignment).collect();
         let trusted = self.known.trusted();
-        // Terms and consent of all flows between two addresses. A group has no address at which to ask.
+        // Terms and consent of all flows between two addresses.
         let mut pairs = BTreeMap::<(IpAddr, IpAddr, &[u8]), (Vec<&ConsentTerms>, &Consent)>::new();
-        for terms in sent.iter().filter(|terms| !terms.destination.ip().is_multicast()) {
+        for terms in sent.iter().filter(|terms| terms.needs_confirmation()) {
             // One-ended flows have no consent.
             let covers = |consent: &&Consent| consent::covers(consent, &trusted, terms);
             let Some(consent) = consents.iter().find(covers) else { continue };
@@ -377,6 +428,72 @@ impl RunGuard for PolicyGuard {
         let consents = signed.into_iter().map(with_port).collect();
         *lock(&self.responder) = Some(responder);
         Ok(consents)
+    }
+
+    fn open_paths(
+        &self,
+        run: u64,
+        search: PathSearch,
+        controller: IpAddr,
+    ) -> Result<Vec<PathAddresses>, OrderRefusal> {
+        let what = format!(
+            "controller {} requests a search for the paths of {} flows of run {run}",
+            self.controller,
+            search.flows.len()
+        );
+        let opened = self.policy.check_controller(&self.controller).and_then(|()| {
+            // Ports of the previous search are free again once it has ended.
+            drop(lock(&self.paths).take());
+            PathSession::open(run, search, &self.preferred_addresses(), controller)
+        });
+        let refusal = opened.as_ref().err();
+        match refusal {
+            None => (self.log)(Level::Note, &format!("{what}; accepted")),
+            Some(refusal) => (self.log)(Level::Alarm, &format!("{what}; refused: {refusal}")),
+        }
+        let (session, addresses) = opened?;
+        *lock(&self.paths) = Some(session);
+        Ok(addresses)
+    }
+
+    fn check_paths(
+        self: Arc<Self>,
+        run: u64,
+        peers: Vec<PathAddresses>,
+    ) -> Result<Vec<FoundPath>, OrderRefusal> {
+        let system = |error: io::Error| OrderRefusal::new(OrderRefusalKind::System, error.to_string());
+        let guard = Arc::clone(&self);
+        let enter = move || {
+            guard.confine().ok()?;
+            let outgoing = OutgoingInterfaces::here(&guard.policy);
+            Some(move |from: IpAddr, to: IpAddr| guard.policy.permits(to, outgoing.interface(from, to)))
+        };
+        self.search_pace.wait();
+        let found = match &mut *lock(&self.paths) {
+            Some(paths) if paths.run() == run => paths.check(&peers, enter).map_err(system)?,
+            _ => {
+                let reason = format!("no search for the paths of run {run} has begun");
+                return Err(OrderRefusal::new(OrderRefusalKind::Order, reason));
+            }
+        };
+        let found = found.recv().map_err(|_| {
+            let reason = "the search for paths ended early: the kernel cannot enforce the policy, or another search began";
+            OrderRefusal::new(OrderRefusalKind::System, reason)
+        })?;
+        if let Some(paths) = lock(&self.paths).as_mut().filter(|paths| paths.run() == run) {
+            paths.set_found(found.clone());
+        }
+        Ok(found)
+    }
+
+    fn mappings(&self) -> Vec<wire::NatMapping> {
+        let mappings = lock(&self.mappings);
+        let message = |mapping: &NatMapping| wire::NatMapping {
+            address: mapping.address.to_string(),
+            mapped: mapping.mapped.to_string(),
+            varies: mapping.varies,
+        };
+        mappings.iter().map(message).collect()
     }
 
     fn capabilities(&self) -> Vec<String> {
@@ -552,58 +669,6 @@ fn router_request(router: &PeConfig) -> RouterRequest<'_> {
         interfaces: router.core.iter().chain(circuits).map(String::as_str).collect(),
         peers: peers.collect(),
         customers: customers.collect(),
-    }
-}
-
-/// Returns the addresses of the interfaces that are up, without link-local ones; those of loopback last.
-fn interfaces() -> Vec<(String, IpAddr)> {
-    let is_routable = |address: &IpAddr| match address {
-        IpAddr::V4(address) => !address.is_link_local(),
-        IpAddr::V6(address) => !address.is_unicast_link_local(),
-    };
-    let mut found = all_addresses();
-    found.retain(|(_, address)| is_routable(address));
-    found.sort_by_key(|(_, address)| address.is_loopback());
-    found
-}
-
-/// Returns the addresses of the interfaces that are up.
-fn all_addresses() -> Vec<(String, IpAddr)> {
-    let Ok(all) = getifaddrs() else { return Vec::new() };
-    let found = all.filter(|one| one.flags.contains(InterfaceFlags::IFF_UP)).filter_map(|one| {
-        let storage = one.address?;
-        let address = storage
-            .as_sockaddr_in()
-            .map(|v4| IpAddr::from(v4.ip()))
-            .or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))?;
-        Some((one.interface_name, address))
-    });
-    found.collect()
-}
-
-/// Outgoing interfaces according to the kernel's routes. Empty if the policy does not restrict interfaces.
-struct OutgoingInterfaces {
-    routes: Option<RefCell<Netlink>>,
-    /// Names of interfaces, by index.
-    names: BTreeMap<u32, String>,
-}
-
-impl OutgoingInterfaces {
-    fn here(policy: &Policy) -> OutgoingInterfaces {
-        let routes = policy
-            .interfaces
-            .as_ref()
-            .and_then(|_| Netlink::open_in_current_namespace().ok())
-            .map(RefCell::new);
-        let all = if_nameindex();
-        let names = all.iter().flat_map(|all| all.iter());
-        let names = names.map(|one| (one.index(), one.name().to_string_lossy().into_owned())).collect();
-        OutgoingInterfaces { routes, names }
-    }
-
-    fn interface(&self, from: IpAddr, to: IpAddr) -> Option<&str> {
-        let way = self.routes.as_ref()?.borrow_mut().route_to(to, Some(from)).ok()??;
-        self.names.get(&way.link).map(String::as_str)
     }
 }
 

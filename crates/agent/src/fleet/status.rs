@@ -3,6 +3,7 @@
 
 use super::policy;
 use crate::services;
+use netstage_agent_api::path::NatMapping;
 use netstage_core::measure::ClockOffset;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -33,6 +34,9 @@ pub struct AgentStatus {
     /// Optional capabilities.
     #[serde(default)]
     pub capabilities: Vec<String>,
+    /// Addresses of its host as the controller sees them by STUN.
+    #[serde(default)]
+    pub mappings: Vec<NatMapping>,
     /// Expiry of its certificate, seconds since 1970.
     pub certificate_expires_s: u64,
 }
@@ -46,6 +50,16 @@ impl AgentStatus {
     /// Returns whether it can continue a run without its controller, if its policy permits it.
     pub fn supports_leases(&self) -> bool {
         self.policy().any(|(rule, _)| rule == "max_lease")
+    }
+
+    /// Describes the NAT in front of its host: `none`, the address of each mapping, or an empty text if none is known.
+    pub fn nat(&self) -> String {
+        let translated = self.mappings.iter().filter(|mapping| mapping.is_translated());
+        let described: Vec<String> = translated.map(ToString::to_string).collect();
+        match described.is_empty() && !self.mappings.is_empty() {
+            true => "none".into(),
+            false => described.join(", "),
+        }
     }
 
     /// Returns the rules of its policy with their values; a rule with several values occurs several times.

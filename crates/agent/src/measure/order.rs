@@ -157,6 +157,7 @@ impl MeasurementParameters {
             detail: true,
             settled: self.omit,
             traffic_class: self.traffic_class,
+            nat: None,
         }
     }
 

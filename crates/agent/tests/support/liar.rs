@@ -253,6 +253,14 @@ impl Agent for Liar {
         Ok(Response::new(ReceiverStream::new(out)))
     }
 
+    async fn open_paths(&self, _: Request<PathsRequest>) -> Answer<PathsReply> {
+        Ok(Response::new(PathsReply { refusal: None, content: b"[{\"id\": 1}]".to_vec() }))
+    }
+
+    async fn check_paths(&self, _: Request<PathsRequest>) -> Answer<PathsReply> {
+        Ok(Response::new(PathsReply { refusal: None, content: vec![b'['; 1 << 16] }))
+    }
+
     async fn kept(&self, _: Request<KeptRequest>) -> Answer<KeptReply> {
         Ok(Response::new(KeptReply::default()))
     }

@@ -8,10 +8,12 @@ use netstage_scenario::plan::Plan;
 use netstage_scenario::{Cell, Scenario};
 use netstage_study::table::{ReportTable, TableColumn};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 const EXAMPLES: &str = "Examples:
   netstage check scenarios/examples/two-hosts.toml
-  netstage check fair.toml --vary flow.bulk.count=2,10 --json";
+  netstage check fair.toml --vary flow.bulk.count=2,10 --json
+  netstage check hosts.toml --live";
 
 /// Options of `check`.
 #[derive(clap::Args)]
@@ -23,6 +25,13 @@ pub struct Arguments {
     #[cfg(feature = "full")]
     #[arg(long, value_name = "DIR")]
     routers: Option<std::path::PathBuf>,
+    /// Check also whether the agents of the fleet can run it, as far as the controller knows
+    #[cfg(feature = "full")]
+    #[arg(long)]
+    live: bool,
+    #[cfg(feature = "full")]
+    #[command(flatten)]
+    fleet: crate::state_folders::FleetOption,
     /// Print the result, or the errors, as JSON
     #[arg(long)]
     json: bool,
@@ -38,11 +47,19 @@ struct CellSummary {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let mut first: Option<Plan> = None;
+    let mut refusals = Vec::new();
     let scenario = arguments.chosen.load_with(|Cell { variant, settings, plan }| {
         let duration = plan.duration;
+        refusals.push(live_refusals(arguments, &plan));
         first.get_or_insert(plan);
         CellSummary { variant, settings, duration }
     })?;
+    let refusals = refusals.into_iter().collect::<Result<Vec<_>, Failure>>()?;
+    // Cells of a sweep are refused for the same reasons.
+    let refusals: BTreeSet<String> = refusals.into_iter().flatten().collect();
+    if !refusals.is_empty() {
+        return Err(Failure::usage(refusals.into_iter().collect::<Vec<_>>().join("\n")));
+    }
     #[cfg(feature = "full")]
     if let Some(folder) = &arguments.routers {
         write_routers(first.as_ref(), folder)?;
@@ -50,6 +67,24 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let text = if arguments.json { format!("{:#}\n", as_json(&scenario)) } else { as_text(&scenario) };
     exit::print(text.as_bytes())?;
     Ok(OK)
+}
+
+/// Returns why the agents of the fleet cannot run a plan, if that is requested.
+#[cfg(feature = "full")]
+fn live_refusals(arguments: &Arguments, plan: &Plan) -> Result<Vec<String>, Failure> {
+    match arguments.live {
+        true => {
+            let fleet = arguments.fleet.open()?;
+            netstage_stage::hosts::refusals(plan, &fleet).map_err(crate::state_folders::failure)
+        }
+        false => Ok(Vec::new()),
+    }
+}
+
+/// Returns nothing, because this program has no stage with agents.
+#[cfg(not(feature = "full"))]
+fn live_refusals(_: &Arguments, _: &Plan) -> Result<Vec<String>, Failure> {
+    Ok(Vec::new())
 }
 
 /// Writes the configuration files of each router of a plan.

@@ -309,13 +309,14 @@ fn list(fleet: &FleetFolder, json: bool) -> Result<u8, Failure> {
         return as_json(&agents);
     }
     let mut table =
-        Table::new(&["agent", "state", "labels", "address", "version", "last seen", "certificate"]);
+        Table::new(&["agent", "state", "labels", "address", "nat", "version", "last seen", "certificate"]);
     for agent in &agents {
         table.row([
             agent.name.clone(),
             agent.state.to_string(),
             agent.labels.join(" "),
             agent.address.map(|address| address.to_string()).unwrap_or_default(),
+            agent.nat(),
             agent.version.clone(),
             agent
                 .last_seen_ns

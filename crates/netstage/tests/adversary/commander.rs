@@ -1,10 +1,11 @@
 //! Client that speaks the raw agent protocol, as a controller that the fleet admits.
 
 use netstage_agent::controller::AgentAddress;
+use netstage_agent_api::path::{FoundPath, PathAddresses, PathSearch};
 use netstage_agent_api::protocol::generated::agent_client::AgentClient;
 use netstage_agent_api::protocol::generated::{
-    AgreeRequest, CompareClocksRequest, Consent, Heartbeat, Phase, PrepareRequest, Refusal, ReleaseRequest,
-    StartRequest, StopRequest,
+    AgreeRequest, CompareClocksRequest, Consent, Heartbeat, PathsRequest, Phase, PrepareRequest, Refusal,
+    ReleaseRequest, StartRequest, StopRequest,
 };
 use netstage_agent_api::task::VERSION;
 use netstage_host::clock::monotonic_ns;
@@ -71,6 +72,18 @@ impl Commander {
         let reply = self.runtime.block_on(async { timeout(LIMIT, self.client.prepare(request)).await });
         let reply = reply.map_err(|_| "no answer".to_owned())?.map_err(|status| status.to_string())?;
         reply.into_inner().refusal.map_or(Ok(()), |refusal| Err(refusal.reason))
+    }
+
+    /// Has the agent search paths of flows to any addresses. Returns the paths that it claims to have found.
+    pub fn search_paths(&mut self, run: u64, search: &PathSearch, peers: &[PathAddresses]) -> Vec<FoundPath> {
+        let controller = self.controller;
+        let request = |content| PathsRequest { controller, run, task_version: VERSION, content };
+        let open = request(serde_json::to_vec(search).unwrap());
+        let _ = self.runtime.block_on(async { timeout(LIMIT, self.client.open_paths(open)).await });
+        let check = request(serde_json::to_vec(peers).unwrap());
+        let reply = self.runtime.block_on(async { timeout(LIMIT, self.client.check_paths(check)).await });
+        let reply = reply.ok().and_then(Result::ok).map(|reply| reply.into_inner()).unwrap_or_default();
+        serde_json::from_slice(&reply.content).unwrap_or_default()
     }
 
     /// Compares clocks as the assignment requests.

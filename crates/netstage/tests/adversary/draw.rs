@@ -1,10 +1,10 @@
 //! Random policies, and random attempts against them.
 
-use super::stage::{FAR, OWN};
+use super::stage::{FAR, OWN, UNASKED};
 use netstage_agent_api::service::{ServiceRole, ServiceWorkload};
 use netstage_agent_api::task::{
-    Assignment, ClockTask, EdgeTask, FlowSide, FlowTask, OneEnded, ServiceTask, TaskTransport, TcpOptions,
-    UdpOptions,
+    Assignment, ClockTask, EdgeTask, FlowSide, FlowTask, NatPath, OneEnded, ServiceTask, TaskTransport,
+    TcpOptions, UdpOptions,
 };
 use netstage_core::quantity::BitRate;
 use netstage_core::rng::RandomStream;
@@ -127,6 +127,15 @@ impl Attempt {
             leaves(&mut encoded, position % count.max(1), value);
         }
         serde_json::to_vec(&encoded).unwrap()
+    }
+}
+
+/// Returns a path through NATs that no agent has found, and that leads to a host without an agent.
+fn forged_path(side: FlowSide, port: u16) -> NatPath {
+    let [unasked, far] = [UNASKED, FAR[0]].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+    match side {
+        FlowSide::Send => NatPath { source: far, destination: unasked, opened_by: side },
+        FlowSide::Receive => NatPath { source: unasked, destination: far, opened_by: side },
     }
 }
 
@@ -255,6 +264,7 @@ impl Draw<'_> {
             },
             traffic_class: self.random.below(256) as u8,
             detail: self.random.chance(0.3),
+            nat: self.random.chance(0.03).then(|| forged_path(side, port)),
             ..FlowTask::udp(
                 &format!("f{id}"),
                 side,

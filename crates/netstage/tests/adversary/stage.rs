@@ -9,6 +9,7 @@ use super::support::{TestProcess, netstage};
 use super::truth::{self, Counters};
 use netstage_agent::controller::AgentAddress;
 use netstage_agent::fleet::FleetFolder;
+use netstage_agent_api::path::{PathAddresses, PathFlow, PathProtocol, PathSearch};
 use netstage_agent_api::service::ServiceRole;
 use netstage_agent_api::task::{Assignment, FlowSide, VERSION};
 use netstage_host::netns::Namespace;
@@ -45,6 +46,11 @@ const ENDING: Duration = Duration::from_secs(3);
 const LONGEST_AWAITED: netstage_core::time::Duration = netstage_core::time::Duration::from_millis(600);
 /// Questions to hosts about their consent per attempt.
 const MAX_QUESTIONS: u64 = 40;
+/// Attempts between two searches for paths, the number of flows in each, and path checks to a silent host in one: 32 over
+/// UDP, and as many over TCP.
+const SEARCH_INTERVAL: u64 = 20;
+const SEARCHED_FLOWS: u32 = 60;
+const MAX_CHECKS: u64 = 64;
 
 /// Fleet with one agent, whose data links end at the attacker's host.
 pub struct Stage {
@@ -166,6 +172,9 @@ impl<'a> Trial<'a> {
         let mut outcome = AttemptOutcome::default();
         let bytes = attempt.bytes();
         truth::forget_peak(self.agent_process.child().id());
+        if run.is_multiple_of(SEARCH_INTERVAL) {
+            outcome.violations.extend(self.search_paths(run));
+        }
         let own = self.agent.agree(run, VERSION, &bytes).unwrap_or_default();
         for consent in &own {
             let at: Option<SocketAddr> = consent.destination.parse().ok();
@@ -207,6 +216,25 @@ impl<'a> Trial<'a> {
         self.peer.end(run);
         outcome.violations.extend(self.count());
         outcome
+    }
+
+    /// Has the agent search the paths of many flows to hosts that run no agent, and to any addresses. Returns claims to have
+    /// found one.
+    fn search_paths(&mut self, run: u64) -> Vec<String> {
+        let mut flows = Vec::new();
+        let mut peers = Vec::new();
+        for id in 0..SEARCHED_FLOWS {
+            let protocol = if id % 2 == 0 { PathProtocol::Udp } else { PathProtocol::Tcp };
+            let side = if id % 3 == 0 { FlowSide::Receive } else { FlowSide::Send };
+            let port = 7001 + id as u16;
+            flows.push(PathFlow { id, side, protocol, port, address: None, only_ipv6: false });
+            let targets = [UNASKED, FAR[id as usize % FAR.len()], "203.0.113.9", "224.0.0.1"];
+            let target = |ip: &str| SocketAddr::new(address(ip), 6001 + id as u16 % 16);
+            peers.push(PathAddresses { id, addresses: targets.map(target).to_vec() });
+        }
+        let search = PathSearch { key: "0".repeat(32), flows };
+        let found = self.agent.search_paths(run, &search, &peers);
+        found.iter().map(|path| format!("path to {} found", path.remote)).collect()
     }
 
     /// Asks every port that the agent may have opened for data, from hosts that its policy may not permit.
@@ -259,6 +287,9 @@ impl<'a> Trial<'a> {
         }
         if management("control").1 > MAX_CONTROL_BYTES + self.policy.memory {
             violations.push(format!("{} bytes to the controller", management("control").1));
+        }
+        if data("checks").0 > MAX_CHECKS {
+            violations.push(format!("{} path checks to a host that answers none", data("checks").0));
         }
         let questions = data("questions").0 + management("questions").0;
         if questions > MAX_QUESTIONS {

@@ -68,8 +68,16 @@ pub fn watch_data(far: &Namespace, policy: &TestPolicy) {
     rules += &format!("udp dport {CONFIRMATION_PORT} counter name questions\n");
     rules += &format!("udp dport != {CONFIRMATION_PORT} counter name datagrams\n");
     if !policy.one_ended {
-        rules += &format!("ip daddr {UNASKED} udp dport != {CONFIRMATION_PORT} counter name unasked\n");
-        rules += &format!("ip daddr {UNASKED} meta l4proto != udp counter name unasked\n");
+        // Path checks contain the magic cookie of STUN, or open connections to the ports of the search.
+        let unasked = format!("ip daddr {UNASKED}");
+        for (kind, is_check, is_other) in [
+            (format!("udp dport != {CONFIRMATION_PORT}"), "@th,96,32 0x2112a442", "@th,96,32 != 0x2112a442"),
+            ("meta l4proto tcp".into(), "tcp dport 6001-6016", "tcp dport != 6001-6016"),
+        ] {
+            rules += &format!("{unasked} {kind} {is_check} counter name checks\n");
+            rules += &format!("{unasked} {kind} {is_other} counter name unasked\n");
+        }
+        rules += &format!("{unasked} meta l4proto != {{ tcp, udp }} counter name unasked\n");
     }
     if let Some(rate) = policy.rate {
         rules += &format!(
@@ -81,10 +89,14 @@ pub fn watch_data(far: &Namespace, policy: &TestPolicy) {
     load(far, "devices = { \"data\", \"side\" }", &rules);
 }
 
-/// Counts the packets that arrive from the agent over its management link, anew. Under a policy that permits all
+/// Counts the packets that arrive from the agent over its management link, anew. It asks the controller by STUN, with
+/// requests of 20 bytes, at which addresses it is seen. Under a policy that permits all
 /// destinations, the agent may ask any host whether it consents.
 pub fn watch_management(hub: &Namespace, device: &str, policy: &TestPolicy) {
     let mut rules = format!("ip daddr {CONTROLLER_HOST} tcp dport 4700 counter name control accept\n");
+    rules += &format!(
+        "ip daddr {CONTROLLER_HOST} udp dport {{ 4730, 4731 }} udp length 28 counter name control accept\n"
+    );
     if policy.is_open() {
         rules += &format!("udp dport {CONFIRMATION_PORT} counter name questions accept\n");
     }
@@ -114,6 +126,7 @@ fn load(namespace: &Namespace, devices: &str, rules: &str) {
         "questions",
         "datagrams",
         "unasked",
+        "checks",
         "control",
         "stray",
     ];

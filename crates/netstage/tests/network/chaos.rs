@@ -425,7 +425,11 @@ impl fmt::Display for Case {
 fn judge(result: &Value, is_harmed: bool, error: impl FnOnce(&Value) -> Option<String>) -> Answer {
     if result["error"].is_object() {
         let message = result["error"]["message"].to_string();
-        return if is_harmed && names_agent(&message) { Answer::Failed(message) } else { Answer::Wrong(message) };
+        return if is_harmed && names_agent(&message) {
+            Answer::Failed(message)
+        } else {
+            Answer::Wrong(message)
+        };
     }
     let record = &result["record"];
     let texts = |value: &Value| -> Vec<String> {

@@ -12,6 +12,7 @@ mod gateways;
 mod lan;
 mod measure;
 mod measure_agents;
+mod nat;
 mod netem;
 mod outlive;
 #[path = "../../../../tests/support/pair.rs"]
@@ -38,6 +39,7 @@ netstage_harness::main![
     lan,
     measure,
     measure_agents,
+    nat,
     netem,
     outlive,
     pe,

@@ -19,7 +19,7 @@ pub fn compare(
     let mut found: Vec<(usize, usize, IpAddr, SocketAddr)> = Vec::new();
     for (from, (sender, part)) in parts.iter().enumerate() {
         let mut count = 0;
-        for flow in part.flows.iter().filter(|flow| has_timestamps(flow) && flow.side == FlowSide::Send) {
+        for flow in part.flows.iter().filter(|flow| is_compared(flow) && flow.side == FlowSide::Send) {
             let receives = |task: &FlowTask| task.id == flow.id && task.side == FlowSide::Receive;
             let Some(to) = parts.iter().position(|(_, part)| part.flows.iter().any(receives)) else {
                 continue;
@@ -48,9 +48,10 @@ pub fn compare(
     Ok(comparisons)
 }
 
-/// Returns whether the packets of a flow carry send times to a single receiver.
-fn has_timestamps(flow: &FlowTask) -> bool {
-    matches!(flow.transport, TaskTransport::Udp(_))
+/// Returns whether the packets of a flow carry send times to a single receiver that STAMP reaches. It does not pass
+/// NATs.
+fn is_compared(flow: &FlowTask) -> bool {
+    matches!(flow.transport, TaskTransport::Udp(_)) && flow.nat.is_none()
 }
 
 /// Accuracy of the clock offsets of a run.

@@ -7,6 +7,7 @@
 mod addressing;
 mod clocks;
 mod journal;
+mod nat;
 mod placement;
 mod plausibility;
 mod resume;
@@ -20,7 +21,11 @@ use crate::topology::{distribution, pe, services};
 use addressing::HostAddressing;
 use clocks::ClockAccuracy;
 use journal::{Journal, PendingRun};
-use netstage_agent::controller::{AgentAddress, CollectedReports, ControlledAgents, ControllerError};
+use nat::{KnownNats, PlacedAgents};
+use netstage_agent::controller::{
+    AgentAddress, ClockComparison, CollectedReports, ControlledAgents, ControllerError,
+};
+use netstage_agent::fleet::StartupError;
 use netstage_agent::fleet::folder::FleetFolder;
 use netstage_agent::fleet::runs::FleetRuns;
 use netstage_agent_api::results::{AgentReport, WatchedWindows};
@@ -32,7 +37,7 @@ use netstage_emulator as emulator;
 use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
 use netstage_scenario::plan::{IpVersion, NodeKind, Plan};
 use placement::PlacementCause;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -152,6 +157,21 @@ pub fn refusal(plan: &Plan) -> Option<String> {
     })
 }
 
+/// Returns the reasons why the agents of a fleet cannot run a plan, as far as they are known before a run.
+pub fn refusals(plan: &Plan, fleet: &FleetFolder) -> Result<Vec<String>, StartupError> {
+    if let Some(refusal) = refusal(plan) {
+        return Ok(vec![refusal]);
+    }
+    let statuses = fleet.agents()?;
+    let placed = match placement::agents(plan, &statuses) {
+        Ok(placed) => placed,
+        Err(unplaced) => return Ok(vec![unplaced.message]),
+    };
+    let mappings = statuses.iter().map(|status| (status.name.as_str(), &*status.mappings)).collect();
+    let nats = KnownNats { plan, placed: &placed, mappings };
+    Ok(nats.refusals(&nats.translated_groups()))
+}
+
 /// Addresses of the nodes of a run.
 struct NodeAddresses {
     /// Addresses of the sender and the receiver of each flow group; for multicast, the group address as the receiver.
@@ -168,12 +188,18 @@ impl NodeAddresses {
         plan: &Plan,
         agents: &ControlledAgents,
         placed: &BTreeMap<usize, String>,
+        translated: &BTreeSet<usize>,
     ) -> Result<NodeAddresses, RunFailure> {
         let address = |node: usize, family: IpVersion| address(plan, agents, placed, node, family);
+        let behind_nat = PlacedAgents { nats: KnownNats::of_agents(plan, placed, agents), agents };
         let groups = distribution::groups(plan);
         let mut flows = Vec::new();
         let mut receivers = BTreeMap::new();
-        for (group, multicast) in plan.flows.iter().zip(groups) {
+        for (index, (group, multicast)) in plan.flows.iter().zip(groups).enumerate() {
+            if translated.contains(&index) {
+                flows.push((behind_nat.any_address(group.from)?, behind_nat.any_address(group.to)?));
+                continue;
+            }
             let to = [group.to].into_iter().chain(group.branches.iter().map(|branch| branch.to));
             let destination = match multicast {
                 None => address(group.to, group.family)?,
@@ -247,6 +273,25 @@ struct RunContext<'a> {
     logs: &'a Path,
 }
 
+/// Finds the paths through NATs, collects the consents, and has all agents prepare the run. Returns the clock comparisons
+/// that follow.
+fn prepare(
+    context: &RunContext,
+    agents: &mut ControlledAgents,
+    translated: &BTreeSet<usize>,
+    members: &[PlacedFlow],
+    parts: &mut [(String, Assignment)],
+) -> Result<Vec<ClockComparison>, RunFailure> {
+    let &RunContext { plan, placed, .. } = context;
+    let nats = KnownNats::of_agents(plan, placed, agents);
+    PlacedAgents { nats, agents }.add_paths(translated, members, parts)?;
+    let comparisons = clocks::compare(parts, agents.clocks());
+    let comparisons = comparisons.map_err(|error| RunFailure::Failed(error.to_string()))?;
+    agents.collect_consents(parts)?;
+    agents.add_agents(parts.to_vec())?;
+    Ok(comparisons)
+}
+
 fn conduct(
     context: &RunContext,
     agents: &mut ControlledAgents,
@@ -255,22 +300,24 @@ fn conduct(
     attendant: &dyn RunObserver,
 ) -> Result<RunOutcome, RunFailure> {
     let &RunContext { plan, seed, placed, .. } = context;
-    let addresses = NodeAddresses::new(plan, agents, placed)?;
+    let nats = KnownNats::of_agents(plan, placed, agents);
+    let translated = nats.translated_groups();
+    let refusals = nats.refusals(&translated);
+    if !refusals.is_empty() {
+        return Err(RunFailure::Unsupported(refusals.join("\n")));
+    }
+    let addresses = NodeAddresses::new(plan, agents, placed, &translated)?;
     let members = assignments::members_at(plan, |group| addresses.flows[group]);
     let members = members.map_err(|error| RunFailure::Unsupported(error.to_string()))?;
     let mut parts = parts(plan, &members, seed, placed, &addresses)?;
-    let comparisons = clocks::compare(&mut parts, agents.clocks());
-    let comparisons = comparisons.map_err(|error| RunFailure::Failed(error.to_string()))?;
     let nodes = parts.iter().map(|(agent, part)| (agent.clone(), part.node.clone())).collect();
     let run = runs.open(&plan.title, nodes).map_err(to_stopped)?;
     let numbers = (agents.controller(), run);
     journal.add_run(PendingRun::new(plan, seed, numbers, &addresses.flows, &addresses.routers));
     agents.new_run_numbered(run, attendant.wants_bins());
-    if let Err(error) = agents.collect_consents(&parts).and_then(|()| agents.add_agents(parts.clone())) {
-        // No agent has started, so no report will arrive.
-        let _ = runs.forget(run);
-        return Err(error.into());
-    }
+    let prepared = prepare(context, agents, &translated, &members, &mut parts);
+    // If it failed, no agent has started, so no report will arrive.
+    let comparisons = prepared.inspect_err(|_| _ = runs.forget(run))?;
     agents.compare_clocks(&comparisons);
     // If this fails, some agents may have started; the run stays open for their reports.
     journal.set_start(agents.start_together()?);
@@ -372,7 +419,8 @@ fn outcome(
     let pairs = timestamped
         .filter_map(|flows| Some((placed.get(&flows.from)?.clone(), placed.get(&flows.to)?.clone())));
     let warnings = clocks.map(|clocks| clocks.remarks(pairs)).unwrap_or_default();
-    let differences = differences_of_hosts(context, !services.is_empty());
+    let mut differences = differences_of_hosts(context, !services.is_empty());
+    differences.extend(nat::remarks(parts));
     let remarks = StageRemarks { differences, void, warnings, ..StageRemarks::default() };
     conductor::conclude(&found, seed, logs, collected, remarks, |loss| {
         format!("agent {} was lost: {}", loss.agent, loss.reason)

@@ -180,6 +180,7 @@ fn task(plan: &Plan, group: &FlowGroup, member: &PlacedFlow, id: u32) -> FlowTas
         detail: plan.measure.flow_detail || plan.measure.delay,
         settled: Duration::ZERO,
         traffic_class: group.datagrams.dscp << 2,
+        nat: None,
     }
 }
 

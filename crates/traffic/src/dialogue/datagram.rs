@@ -5,10 +5,11 @@ use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch};
 use super::super::udp::{MAX_UDP_PAYLOAD, bound, enable_arrival_timestamps};
 use super::{DialogueEnd, DialogueEndPhase};
 use netstage_agent_api::results::{BinCounts, FlowResult};
-use netstage_agent_api::task::{FlowSide, FlowTask};
+use netstage_agent_api::task::FlowTask;
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::application::{ApplicationMessage, EndpointAction, HEADER, TransportKind};
 use netstage_host::clock::{ArrivalClock, Epoch};
+use netstage_wire::stun;
 use socket2::{SockAddr, Socket};
 use std::io;
 use std::os::fd::AsFd;
@@ -38,10 +39,7 @@ impl DatagramDialogue {
         duration: Duration,
     ) -> Result<DatagramDialogue, FlowProblem> {
         let dialogue = DialogueEnd::new(task, TransportKind::Datagram, seed, interval, duration)?;
-        let (own, other) = match task.side {
-            FlowSide::Send => (task.source, task.destination),
-            FlowSide::Receive => (task.destination, task.source),
-        };
+        let (own, other) = task.local_and_remote();
         let socket = bound(own, false)?;
         enable_arrival_timestamps(&socket).map_err(FlowProblem::system("enabling arrival timestamps"))?;
         let is_connected = other.port() != 0;
@@ -97,7 +95,7 @@ impl DatagramDialogue {
                     datagram.bytes.first_chunk().and_then(|header| ApplicationMessage::decode(header).ok());
                 let Some(message) = message.filter(|message| message.bytes as usize == datagram.length)
                 else {
-                    self.foreign += 1;
+                    self.foreign += u64::from(!stun::is_message(datagram.bytes));
                     continue;
                 };
                 if self.dialogue.phase == DialogueEndPhase::Stopped {

@@ -69,7 +69,11 @@ impl StreamDialogue {
     ) -> Result<StreamDialogue, FlowProblem> {
         let dialogue = DialogueEnd::new(task, TransportKind::Stream, seed, interval, duration)?;
         // Several connections to one destination need different source ports.
-        let source = SocketAddr::new(task.source.ip(), 0);
+        let source = match task.side {
+            FlowSide::Receive => task.seen_from().ip(),
+            FlowSide::Send => task.source.ip(),
+        };
+        let source = SocketAddr::new(source, 0);
         let listener = match task.side {
             FlowSide::Receive => Some(tcp::listen(task.destination, options)?),
             FlowSide::Send => {
@@ -81,7 +85,7 @@ impl StreamDialogue {
             dialogue,
             options: options.clone(),
             source,
-            destination: task.destination,
+            destination: task.reached_at(),
             listener,
             connections: Vec::new(),
             buffer: vec![0; CHUNK],

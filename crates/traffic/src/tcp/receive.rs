@@ -4,14 +4,14 @@ use super::super::error::FlowProblem;
 use super::super::kernel::discard;
 use super::super::records::FlowLedger;
 use super::super::run_context::SocketWatch;
-use super::{hold_window, is_end, is_wait, listen};
+use super::{bound, hold_window, is_end, is_wait, listen};
 use netstage_agent_api::results::{BinCounts, FlowResult};
 use netstage_agent_api::task::{FlowTask, TcpOptions};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
-use socket2::Socket;
+use socket2::{SockAddr, Socket};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 /// Maximum number of bytes received by one call.
@@ -24,6 +24,8 @@ pub struct TcpReceiver {
     name: String,
     listener: Option<Socket>,
     connection: Option<Socket>,
+    /// Socket that connects to the sender at the start of the flow, if the sender cannot connect.
+    unopened: Option<(Socket, SocketAddr)>,
     options: TcpOptions,
     /// Only host from which a connection is accepted, or `None` for any.
     peer: Option<IpAddr>,
@@ -46,13 +48,17 @@ impl TcpReceiver {
         duration: Duration,
         ledger: FlowLedger,
     ) -> Result<TcpReceiver, FlowProblem> {
-        let listener = listen(task.destination, options)?;
+        let (listener, unopened) = match task.is_opened_by_receiver() {
+            false => (Some(listen(task.destination, options)?), None),
+            true => (None, Some((bound(task.destination, options)?, task.seen_from()))),
+        };
         Ok(TcpReceiver {
             name: task.name.clone(),
-            listener: Some(listener),
+            listener,
             connection: None,
+            unopened,
             options: options.clone(),
-            peer: Some(task.source.ip()).filter(|ip| !ip.is_unspecified()),
+            peer: Some(task.seen_from().ip()).filter(|ip| !ip.is_unspecified()),
             start: Instant(task.start.0),
             stop: Instant(task.stop.0.min(duration.0)),
             end: Instant(duration.0),
@@ -70,15 +76,18 @@ impl TcpReceiver {
         self.listener.as_ref()
     }
 
-    /// Returns the time at which reading is resumed after other members were called.
+    /// Returns the time at which the receiver connects, or reading is resumed after other members were called.
     pub fn due(&self) -> Instant {
-        self.resume_at.unwrap_or(Instant::NEVER)
+        let connects_at = self.unopened.as_ref().map_or(Instant::NEVER, |_| self.start);
+        self.resume_at.unwrap_or(connects_at)
     }
 
     /// Accepts the connection and receives bytes.
     pub fn handle_ready(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         self.resume_at = None;
-        if self.connection.is_none() && !self.is_closed {
+        if let Some((socket, sender)) = self.unopened.take_if(|_| epoch.now() >= self.start) {
+            self.connect(socket, sender, watch);
+        } else if self.connection.is_none() && !self.is_closed {
             self.accept(watch);
         }
         let Some(connection) = &self.connection else { return };
@@ -139,6 +148,18 @@ impl TcpReceiver {
             last_bytes_ns: self.last_bytes.map(|at| at.0),
             error: self.error,
             ..FlowResult::default()
+        }
+    }
+
+    /// Connects to the sender. Until the connection is open, there is nothing to read.
+    fn connect(&mut self, socket: Socket, sender: SocketAddr, watch: SocketWatch<'_>) {
+        let connected = match socket.connect(&SockAddr::from(sender)) {
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+            other => other,
+        };
+        match connected.and_then(|()| watch.add_edge_triggered(&socket)) {
+            Ok(()) => self.connection = Some(socket),
+            Err(error) => self.close(Some(format!("connecting to {sender}: {error}"))),
         }
     }
 

@@ -6,7 +6,7 @@ use super::super::kernel::{set_option, set_traffic_class, tcp_sample};
 use super::super::records::FlowLedger;
 use super::super::run_context::SocketWatch;
 use super::super::schedule::ScheduleStatistics;
-use super::{bound, is_end, is_wait};
+use super::{bound, is_end, is_wait, listen};
 use netstage_agent_api::results::{BinCounts, FlowResult, TcpSample};
 use netstage_agent_api::task::{FlowTask, TcpOptions};
 use netstage_core::time::Instant;
@@ -34,6 +34,8 @@ pub struct TcpSender {
     socket: Socket,
     state: TcpSenderState,
     destination: SocketAddr,
+    /// Whether the receiver opens the connection, and the socket listens until then.
+    is_opened_by_receiver: bool,
     start: Instant,
     detail: bool,
     emissions: Emissions,
@@ -73,7 +75,11 @@ impl TcpSender {
         emissions: Emissions,
         ledger: FlowLedger,
     ) -> Result<TcpSender, FlowProblem> {
-        let socket = bound(task.source, options)?;
+        let is_opened_by_receiver = task.is_opened_by_receiver();
+        let socket = match is_opened_by_receiver {
+            true => listen(task.source, options)?,
+            false => bound(task.source, options)?,
+        };
         set_traffic_class(socket.as_fd(), task).map_err(FlowProblem::system("setting the traffic class"))?;
         set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT)
             .map_err(FlowProblem::system("limiting the unsent bytes"))?;
@@ -83,7 +89,8 @@ impl TcpSender {
             name: task.name.clone(),
             socket,
             state: TcpSenderState::Idle,
-            destination: task.destination,
+            destination: task.reached_at(),
+            is_opened_by_receiver,
             start: Instant(task.start.0),
             detail: task.detail,
             bulk: emissions.is_bulk(),
@@ -126,6 +133,9 @@ impl TcpSender {
         self.resume_at = None;
         if self.state == TcpSenderState::Idle {
             self.connect(watch);
+            if self.is_opened_by_receiver {
+                self.accept(epoch, watch);
+            }
         }
         while let Some((due, bytes)) = self.upcoming.filter(|&(due, _)| due <= now) {
             self.upcoming = self.emissions.next_emission();
@@ -141,11 +151,7 @@ impl TcpSender {
         }
         if now >= self.emissions.stop() {
             if self.state == TcpSenderState::Connecting {
-                let waited = now.since(self.start).as_secs_f64();
-                self.fail(format!(
-                    "no answer from {} to the connection request in {waited:.1} s",
-                    self.destination
-                ));
+                self.fail(self.not_connected(now));
             }
             self.backlog = 0;
         }
@@ -153,8 +159,9 @@ impl TcpSender {
     }
 
     /// Handles a change of the socket: connected, writable or closed.
-    pub fn handle_ready(&mut self, epoch: Epoch) {
+    pub fn handle_ready(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
         match self.state {
+            TcpSenderState::Connecting if self.is_opened_by_receiver => self.accept(epoch, watch),
             TcpSenderState::Connecting => match self.socket.take_error() {
                 Ok(None) if self.socket.peer_addr().is_ok() => {
                     self.state = TcpSenderState::Open;
@@ -201,11 +208,7 @@ impl TcpSender {
     /// Resets the connection and returns the result.
     pub fn finish(mut self, now: Instant, warnings: &mut Vec<String>) -> FlowResult {
         if self.state == TcpSenderState::Connecting && self.error.is_none() {
-            let waited = now.since(self.start).as_secs_f64();
-            self.error = Some(format!(
-                "no answer from {} to the connection request in {waited:.1} s",
-                self.destination
-            ));
+            self.error = Some(self.not_connected(now));
         }
         // Fails only if the connection is closed.
         let _ = self.socket.set_linger(Some(Duration::ZERO));
@@ -231,12 +234,44 @@ impl TcpSender {
 
     fn connect(&mut self, watch: SocketWatch<'_>) {
         self.state = TcpSenderState::Connecting;
-        let connected = match self.socket.connect(&SockAddr::from(self.destination)) {
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
-            other => other,
+        let connected = match self.is_opened_by_receiver {
+            true => Ok(()),
+            false => match self.socket.connect(&SockAddr::from(self.destination)) {
+                Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+                other => other,
+            },
         };
         if let Err(error) = connected.and_then(|()| watch.add_edge_triggered(&self.socket)) {
             self.fail(format!("connecting to {}: {error}", self.destination));
+        }
+    }
+
+    /// Accepts the connection of the receiver, and ignores those of others.
+    fn accept(&mut self, epoch: Epoch, watch: SocketWatch<'_>) {
+        while self.state == TcpSenderState::Connecting
+            && let Ok((connection, peer)) = self.socket.accept()
+        {
+            if peer.as_socket().is_none_or(|peer| peer.ip() != self.destination.ip()) {
+                continue;
+            }
+            match connection.set_nonblocking(true).and_then(|()| watch.add_edge_triggered(&connection)) {
+                Ok(()) => {
+                    (self.socket, self.state) = (connection, TcpSenderState::Open);
+                    self.write(epoch);
+                }
+                Err(error) => self.fail(format!("accepting the connection: {error}")),
+            }
+        }
+    }
+
+    /// Returns the error of a connection that was not opened until now.
+    fn not_connected(&self, now: Instant) -> String {
+        let waited = now.since(self.start).as_secs_f64();
+        match self.is_opened_by_receiver {
+            true => format!("no connection from {} in {waited:.1} s", self.destination.ip()),
+            false => {
+                format!("no answer from {} to the connection request in {waited:.1} s", self.destination)
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use netstage_core::measure::sequence::{Sequence, SequenceArrival};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{ArrivalClock, Epoch};
 use netstage_wire::probe::{self, Header};
+use netstage_wire::stun;
 use socket2::{SockAddr, Socket};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -52,7 +53,7 @@ impl UdpReceiver {
             TaskTransport::Multicast { source, receiver, .. } => {
                 super::multicast::join(task.destination, *source, *receiver)?
             }
-            _ => only_from_host(bound(task.destination, false)?, task.source.ip())?,
+            _ => only_from_host(bound(task.destination, false)?, task.seen_from().ip())?,
         };
         enable_arrival_timestamps(&socket).map_err(FlowProblem::system("enabling arrival timestamps"))?;
         Ok(UdpReceiver {
@@ -98,7 +99,8 @@ impl UdpReceiver {
                         .map(|header| (header.number, 0))
                 };
                 let Some((number, bit_errors)) = probe else {
-                    self.foreign += 1;
+                    // Keep-alives of the sender are no packets of the flow.
+                    self.foreign += u64::from(!stun::is_message(datagram.bytes));
                     continue;
                 };
                 let header = Header::read(datagram.bytes).filter(|_| bit_errors == 0);

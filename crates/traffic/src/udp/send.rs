@@ -36,6 +36,7 @@ pub struct UdpSender {
     /// Timestamp of the packets in the batch.
     stamped: Instant,
     retry_at: Option<Instant>,
+    has_started: bool,
     /// Number of packets that could not be sent, and first error.
     failed_sends: u64,
     send_error: Option<io::Error>,
@@ -88,7 +89,7 @@ impl UdpSender {
                 .map_err(FlowProblem::system("enabling UDP segmentation offload"))?;
         }
         socket
-            .connect(&SockAddr::from(task.destination))
+            .connect(&SockAddr::from(task.reached_at()))
             .map_err(FlowProblem::system("finding a route to the receiver"))?;
         Ok(UdpSender {
             name: task.name.clone(),
@@ -101,10 +102,16 @@ impl UdpSender {
             in_batch: VecDeque::new(),
             stamped: Instant::ZERO,
             retry_at: None,
+            has_started: false,
             failed_sends: 0,
             send_error: None,
             port_unreachable: 0,
         })
+    }
+
+    /// Returns the socket.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
     }
 
     /// Returns the time of the next packet or retry.
@@ -115,6 +122,10 @@ impl UdpSender {
     /// Sends the packets that are due.
     pub fn handle_due(&mut self, epoch: Epoch) {
         self.retry_at = None;
+        if !std::mem::replace(&mut self.has_started, true) {
+            // An earlier error concerns a keep-alive that preceded the receiver's port.
+            let _ = self.socket.take_error();
+        }
         let now = epoch.now();
         if now >= self.departures.stop() {
             self.discard_rest(now);
