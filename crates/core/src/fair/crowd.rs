@@ -1,4 +1,4 @@
-//! What the PEs tell each other about their VPN flows, and what follows from it for the flows of a link.
+//! News of PEs about their VPN flows, and the state of a link that follows from it.
 
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;

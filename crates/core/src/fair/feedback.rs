@@ -1,4 +1,4 @@
-//! What an ingress PE knows about the way to its egress PE from queries and their replies.
+//! Queries of an ingress PE, their replies, and the counts of the way to its egress PE.
 
 use super::estimator::RoundTripEstimator;
 use super::management::{Query, Reply};
@@ -12,7 +12,7 @@ const RESTARTED_AFTER: u8 = 3;
 /// trips.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What a reply adds to the known counts.
+/// New information in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Data packets sent before the query.
