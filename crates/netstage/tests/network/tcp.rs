@@ -49,7 +49,13 @@ impl TwoHosts {
 
     /// Sends 20 kB every millisecond from left to right while `task` runs.
     fn while_sending<T>(&self, task: impl FnOnce() -> T) -> T {
-        let listener = self.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).unwrap()).unwrap();
+        // The connection of an earlier call may take a moment to end.
+        let mut listener = None;
+        within(Duration::from_secs(10), || {
+            listener = self.right.run(|| TcpListener::bind(("10.0.0.2", PORT)).ok()).unwrap();
+            listener.is_some()
+        });
+        let listener = listener.expect("the port becomes free");
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
