@@ -157,7 +157,7 @@ fn late_frames_of_the_kernel_generator_are_counted() {
         late += u64::from(progress.late > 0);
         shifted += u64::from(progress.lost_ns > 0);
     }
-    assert!(late > 10 && shifted > 5, "{late} cases with late frames, {shifted} with a shifted schedule");
+    assert!(late > 2 && shifted > 1, "{late} cases with late frames, {shifted} with a shifted schedule");
 }
 
 netstage_harness::tests![late_frames_of_the_kernel_generator_are_counted];
