@@ -130,8 +130,9 @@ fn late_frames_of_the_kernel_generator_are_counted() {
     one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
     sched_setaffinity(None, &one).unwrap();
     let seed = netstage_harness::seed("kernel generator");
-    let (mut late, mut shifted) = (0, 0);
-    for number in 0..40 {
+    let (mut number, mut late, mut shifted) = (0, 0, 0);
+    // Other load decides how often the generator is late.
+    while number < 40 || (number < 200 && !(late > 10 && shifted > 5)) {
         let mut random = RandomStream::new(seed, &format!("case.{number}"));
         let rate = 10_f64.powf(3.5 + 2.0 * random.uniform());
         let spin_ns = [0, 400_000, 3_000_000][number % 3];
@@ -156,8 +157,9 @@ fn late_frames_of_the_kernel_generator_are_counted() {
         }
         late += u64::from(progress.late > 0);
         shifted += u64::from(progress.lost_ns > 0);
+        number += 1;
     }
-    assert!(late > 2 && shifted > 1, "{late} cases with late frames, {shifted} with a shifted schedule");
+    assert!(late > 10 && shifted > 5, "{late} cases with late frames, {shifted} with a shifted schedule");
 }
 
 netstage_harness::tests![late_frames_of_the_kernel_generator_are_counted];
