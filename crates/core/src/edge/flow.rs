@@ -1,6 +1,7 @@
 //! A VPN flow at its ingress: its control, its queue, its maximum rate and its timer.
 
 use super::VpnFlowSettings;
+use crate::fair::feedback::IDLE_PROBE;
 use crate::fair::{
     CoreMembership, I2vfcConfig, Ingress, IngressTransmit, PacedFlow, PublishedReference, Reply, Shaper,
     VpnControl, WeightReference,
@@ -20,9 +21,9 @@ const UNCONTROLLED_QUEUE: usize = 128;
 /// and never grow.
 const CATCH_UP: Duration = Duration::from_millis(1);
 
-/// Time after which an idle flow probes first, as in [`Ingress`]. Later probes are ever more rare, because
+/// Time after which an idle flow probes first. Later probes are ever more rare, because
 /// a hundred thousand idle flows must not saturate a CPU core.
-const FIRST_IDLE_PROBE: Duration = Duration::from_secs(1);
+const FIRST_IDLE_PROBE: Duration = IDLE_PROBE;
 
 /// Time between the first probes of flows that have never sent. With few flows, each knows its round trip
 /// soon; with many, the probes are spread.
@@ -331,34 +332,27 @@ impl<H: QueuePacket> IngressFlow<H> {
         // Packets due before now leave as if the driver had been on time.
         let earliest = self.waits_since.max(Instant(now.0.saturating_sub(CATCH_UP.0)));
         let in_time = |due: Instant| due.max(earliest).min(now);
-        match &mut self.state {
-            FlowControlState::Uncontrolled(queue) => {
-                let packet = queue.pop_front()?;
-                Some(self.sent(packet, in_time(self.free_at)))
-            }
+        let (transmit, is_idle) = match &mut self.state {
+            FlowControlState::Uncontrolled(queue) => (IngressTransmit::Data(queue.pop_front()?), false),
             FlowControlState::Window { config, ingress } => {
-                match ingress.poll_transmit_late(&configs[*config as usize], now, earliest)? {
-                    IngressTransmit::Data(packet) => Some(self.sent(packet, in_time(self.free_at))),
-                    query => {
-                        if ingress.in_flight() == 0 && ingress.queue_len() == 0 {
-                            self.idle_probes = MAX_IDLE_PROBES.min(self.idle_probes.saturating_add(1));
-                        }
-                        Some(query)
-                    }
-                }
+                let transmit = ingress.poll_transmit_late(&configs[*config as usize], now, earliest)?;
+                (transmit, ingress.in_flight() == 0 && ingress.queue_len() == 0)
             }
-            FlowControlState::Consensus { paced, .. } => match paced.poll_transmit_late(now, earliest)? {
-                IngressTransmit::Data(packet) => Some(self.sent(packet, in_time(self.free_at))),
-                query => {
-                    if paced.in_flight() == 0 && paced.queue_len() == 0 {
-                        self.idle_probes = MAX_IDLE_PROBES.min(self.idle_probes.saturating_add(1));
-                    }
-                    Some(query)
-                }
-            },
+            FlowControlState::Consensus { paced, .. } => {
+                let transmit = paced.poll_transmit_late(now, earliest)?;
+                (transmit, paced.in_flight() == 0 && paced.queue_len() == 0)
+            }
             FlowControlState::Rate(shaper) => {
-                let packet = shaper.poll_transmit(in_time(shaper.poll_timeout()))?;
-                Some(self.sent(packet, in_time(self.free_at)))
+                (IngressTransmit::Data(shaper.poll_transmit(in_time(shaper.poll_timeout()))?), false)
+            }
+        };
+        match transmit {
+            IngressTransmit::Data(packet) => Some(self.sent(packet, in_time(self.free_at))),
+            query => {
+                if is_idle {
+                    self.idle_probes = MAX_IDLE_PROBES.min(self.idle_probes.saturating_add(1));
+                }
+                Some(query)
             }
         }
     }

@@ -8,13 +8,14 @@
 
 use super::IngressTransmit;
 use super::crowd::{News, Peers};
-use super::feedback::{Counters, Feedback, Report};
+use super::feedback::{Counters, Feedback, IDLE_PROBE, Report};
 use super::management::Reply;
 use crate::packet::QueuePacket;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use core::f64::consts::LN_2;
 use libm::{exp, log, log2, sqrt};
+use netstage_wire::MANAGEMENT_PACKET;
 
 /// Rate of a flow before its first reply, in bytes per second.
 const FIRST_RATE: f64 = 30_000.0;
@@ -22,14 +23,11 @@ const FIRST_RATE: f64 = 30_000.0;
 const LOWEST_RATE: f64 = 150.0;
 /// Interval between queries of a flow with packets in flight, unless a quarter of its round trip is between.
 const QUERY_INTERVALS: (f64, f64) = (0.01, 0.05);
-/// Greatest share of the rate that queries take, and their size.
+/// Greatest share of the rate that queries take, without the headers of an encapsulation.
 const QUERY_SHARE: f64 = 0.015;
-const QUERY_SIZE: f64 = 88.0;
 /// Longest interval between queries of a flow with packets in flight, a fraction of the time after which it counts as
 /// silent.
 const LONGEST_QUERY_INTERVAL: f64 = 0.2;
-/// Interval between queries of an idle flow.
-const IDLE_PROBE: Duration = Duration::from_secs(1);
 
 /// Time constants of the smoothed queueing delay, loss, use and rate, in seconds.
 const DELAY_TIME: f64 = 0.05;
@@ -37,7 +35,7 @@ const LOSS_TIME: f64 = 0.5;
 const USE_TIME: f64 = 0.3;
 /// Least number of packets in a smoothed loss.
 const LOSS_PACKETS: f64 = 50.0;
-/// Time after which half of the greatest delay and of old losses are forgotten, in seconds.
+/// Time constant with which the greatest delay and old losses fade, in seconds.
 const MEMORY_TIME: f64 = 20.0;
 
 /// Price up to which the level accelerates.
@@ -53,7 +51,7 @@ const ACCELERATION: f64 = 0.02;
 const FASTEST_GROWTH: f64 = 0.3;
 /// Rate of convergence to the mean level of the peers, per second.
 const CONSENSUS: f64 = 5.0;
-/// Time in which half of freed capacity is taken, in seconds.
+/// Time constant with which half of freed capacity is taken, in seconds.
 const FREED_TIME: f64 = 0.15;
 /// Shortest round trip that the gains consider, and longest step of time, in seconds.
 const SHORTEST_ROUND_TRIP: f64 = 0.03;
@@ -200,7 +198,7 @@ pub struct PacedFlow<P> {
     level: f64,
     /// Growth of the level per second while the price is low.
     growth: f64,
-    /// Whether the flow has seen neither congestion nor peers yet.
+    /// The flow has seen neither congestion nor peers yet.
     is_probing: bool,
     price: f64,
     /// Time of the last change of the level.
@@ -297,7 +295,7 @@ impl<P: QueuePacket> PacedFlow<P> {
         if self.price < CALM {
             self.grow(elapsed, time);
         } else {
-            // What was added before the first sign of congestion was too much.
+            // The growth before the first sign of congestion was too much.
             self.level -= self.growth * self.used * time;
             (self.growth, self.is_probing) = (0.0, false);
             self.level += RESTORING * target / (time * time) * (1.0 - self.price).max(-4.0) * elapsed;
@@ -471,7 +469,8 @@ impl<P: QueuePacket> PacedFlow<P> {
         } else {
             let (least, most) = QUERY_INTERVALS;
             let interval = (self.feedback.round_trip().seconds() / 4.0).clamp(least, most);
-            let shared = (QUERY_SIZE / (QUERY_SHARE * self.permitted())).min(LONGEST_QUERY_INTERVAL);
+            let shared =
+                (f64::from(MANAGEMENT_PACKET) / (QUERY_SHARE * self.permitted())).min(LONGEST_QUERY_INTERVAL);
             Duration::from_secs_f64(interval.max(shared))
         };
         self.feedback.last_query() + interval

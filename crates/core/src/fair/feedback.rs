@@ -12,6 +12,9 @@ const RESTARTED_AFTER: u8 = 3;
 /// trips.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// Interval between queries of an idle VPN flow, which keep its round trip up to date.
+pub const IDLE_PROBE: Duration = Duration::from_secs(1);
+
 /// New information in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -71,7 +74,7 @@ pub struct Feedback {
     received_offset: u64,
     /// Consecutive replies with an impossible count.
     impossible: u8,
-    /// Whether packets were given up and no reply has arrived since.
+    /// Packets were given up, and no reply has arrived since.
     is_lapsed: bool,
     last_query: Instant,
     /// Time of the first query since the last reply; `NEVER` if there was none.

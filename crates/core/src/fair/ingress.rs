@@ -1,15 +1,13 @@
 //! A VPN flow at its ingress PE: its queue, its window and its path estimates.
 
 use super::estimator::LossEstimator;
-use super::feedback::{Counters, Feedback};
+use super::feedback::{Counters, Feedback, IDLE_PROBE};
 use super::management::{Query, Reply};
 use super::parameters::{self, Basis, Parameters};
 use super::{Decrease, I2vfcConfig, SilenceAction, WeightReference};
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
-/// Interval between queries of an idle VPN flow, which keep its round trip up to date.
-const IDLE_PROBE: Duration = Duration::from_secs(1);
 /// Minimum interval between probes for packets in flight, regardless of the round trip.
 const SHORTEST_PROBE: Duration = Duration::from_millis(10);
 /// Maximum age of a published reference; an older one is not used.
