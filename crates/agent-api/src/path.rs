@@ -34,7 +34,7 @@ pub struct PathFlow {
     pub port: u16,
     /// Only local address to use, or `None` for all.
     pub address: Option<IpAddr>,
-    /// Whether only IPv6 may be used.
+    /// Only IPv6 may be used.
     pub only_ipv6: bool,
 }
 
@@ -68,7 +68,7 @@ pub struct FoundPath {
     pub local: SocketAddr,
     /// Address of the other end. For TCP, that from which its connection came has port 0.
     pub remote: SocketAddr,
-    /// Whether this end opened the TCP connection. UDP has none.
+    /// This end opened the TCP connection. UDP has none.
     pub has_opened: bool,
 }
 
@@ -79,7 +79,7 @@ pub struct NatMapping {
     pub address: IpAddr,
     /// Address and port that the controller has seen.
     pub mapped: SocketAddr,
-    /// Whether the mapped port depends on the destination.
+    /// The mapped port depends on the destination.
     pub varies: bool,
 }
 

@@ -61,7 +61,7 @@ pub struct RegisteredAgent {
     /// SHA-256 fingerprint of the authority of the last certificate.
     #[serde(default)]
     pub authority: String,
-    /// Whether the next certificate of the authority with its name is accepted, too, because the agent may have renewed
+    /// The next certificate of the authority with its name is accepted, too, because the agent may have renewed
     /// it after the backup from which this folder was restored.
     #[serde(default)]
     pub adopts_next: bool,

@@ -35,7 +35,7 @@ struct KnownStart {
     name: String,
     /// Name of the last accepted restoration; empty before the first.
     restored: String,
-    /// Whether the refusal of another controller has been logged.
+    /// The refusal of another controller has been logged.
     #[serde(skip)]
     is_refusal_logged: bool,
 }

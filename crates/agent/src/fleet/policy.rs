@@ -53,7 +53,7 @@ pub struct PolicyGuard {
     mappings: Mutex<Vec<NatMapping>>,
     /// Confirms the consents that were given last.
     responder: Mutex<Option<ConsentResponder>>,
-    /// Whether the kernel enforces the limits of the policy; false if it has none.
+    /// The kernel enforces the limits of the policy; false if it has none.
     is_enforced: bool,
     /// Group of the threads of runs, until the end of the agent.
     egress: Mutex<Option<Arc<EgressGroup>>>,

@@ -38,7 +38,7 @@ pub struct PathCheck {
     pub flow: usize,
     /// Address of the other end.
     pub to: SocketAddr,
-    /// Whether the sender has selected this path, and the check announces that to the receiver.
+    /// The sender has selected this path, and the check announces that to the receiver.
     pub selects: bool,
 }
 
@@ -72,7 +72,7 @@ struct CheckedFlow {
     remotes: Vec<Remote>,
     first_answer: Option<Instant>,
     selected: Option<SocketAddr>,
-    /// Whether the other end knows the selection.
+    /// The other end knows the selection.
     is_complete: bool,
 }
 

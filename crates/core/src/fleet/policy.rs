@@ -105,9 +105,9 @@ pub struct FlowRequest<'a> {
     pub name: &'a str,
     /// Role of this end.
     pub role: FlowRole,
-    /// Whether this end sends to the peer: data, acknowledgments or answers.
+    /// This end sends to the peer: data, acknowledgments or answers.
     pub sends: bool,
-    /// Whether this end sends data at the request of the peer, as a server does.
+    /// This end sends data at the request of the peer, as a server does.
     pub responds: bool,
     /// Address of the peer.
     pub peer: IpAddr,
