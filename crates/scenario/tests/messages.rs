@@ -183,6 +183,18 @@ fn all_faults_are_reported_at_once() {
 }
 
 #[test]
+fn a_value_that_cannot_be_read_hides_no_fault_of_the_next() {
+    for values in [["-1", "\"router\""], ["\"router\"", "-1"]] {
+        let vary = vec![("node.in.kind".to_owned(), values.map(str::to_owned).to_vec())];
+        let errors = parse("case.toml", GOOD, None, &LoadOptions { vary, ..LoadOptions::default() });
+        let errors = errors.unwrap_err().to_string();
+        for fault in ["found the number -1", "`in` is not a PE"] {
+            assert!(errors.contains(fault), "{values:?}: {errors}");
+        }
+    }
+}
+
+#[test]
 fn routing_that_cannot_converge_is_found_before_the_run() {
     let text = r#"
 [scenario]

@@ -37,8 +37,10 @@ impl Builder<'_, '_> {
         }
         let found = self.problems.found();
         let vpns = Rc::new(self.place_vpns(graph));
+        // A node that was not read causes no fault here, and its graph may be that of one that would.
+        let is_read = self.file.node.0.iter().all(|node| node.value.is_some());
         let has_faults = self.problems.found() > found;
-        *self.placed = (!has_faults).then(|| PlacedVpns {
+        *self.placed = (is_read && !has_faults).then(|| PlacedVpns {
             tables: self.file.vpn.clone(),
             graph: Rc::clone(graph),
             vpns: Rc::clone(&vpns),
