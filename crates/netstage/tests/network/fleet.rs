@@ -20,14 +20,7 @@ use std::time::{Duration, Instant};
 
 const AGENTS: [&str; 3] = ["ber-1", "fra-1", "muc-1"];
 
-const POLICY: &str = r#"
-[policy]
-controllers = ["lab"]
-rate = "50 Mbit/s"
-max_duration = "1 min"
-destinations = ["10.1.0.0/16"]
-interfaces = ["data"]
-"#;
+const RULES: &str = "rate = \"50 Mbit/s\"\nmax_duration = \"1 min\"";
 
 fn scenario() -> String {
     let nodes = [("host", "a b c"), ("router", "core")];
@@ -84,7 +77,7 @@ impl FleetNetwork {
     fn new(name: &str) -> FleetNetwork {
         let fleet = Fleet::new(name, &AGENTS);
         let core = fleet.join_by_router();
-        fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
+        fleet.write_policy(RULES);
         fs::write(fleet.folder.join("three.toml"), scenario()).unwrap();
         FleetNetwork { fleet, _core: core }
     }
@@ -214,8 +207,7 @@ fn agents_and_controller_run_with_the_restrictions_of_their_units() {
 
     let mut hub = stage.serve_as(&controller_unit);
     // The kernel enforces the policy for this account, too, so that programs of services are permitted.
-    let policy = POLICY.replace("[policy]", "[policy]\none_ended = true\nservices = [\"ftp\", \"iscsi\"]");
-    fs::write(stage.folder.join("policy.toml"), policy).unwrap();
+    stage.write_policy(&format!("{RULES}\none_ended = true\nservices = [\"ftp\", \"iscsi\"]"));
     let label = ["berlin", "frankfurt", "munich"];
     let mut agents = Vec::new();
     for (index, name) in AGENTS.into_iter().enumerate() {

@@ -24,15 +24,6 @@ const TOKENS: u64 = 10;
 /// Exit code of a void measurement.
 const VOID: i32 = 5;
 
-const POLICY: &str = r#"
-[policy]
-controllers = ["lab"]
-max_duration = "10 min"
-destinations = ["10.1.0.0/16"]
-interfaces = ["data"]
-one_ended = true
-"#;
-
 /// Two agents, whose packets pass a token bucket in each direction.
 struct Line {
     fleet: Fleet,
@@ -60,7 +51,7 @@ impl Line {
         for port in ["d1", "d2"] {
             Netlink::open(&router).unwrap().set_token_bucket(port, bucket).unwrap();
         }
-        fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
+        fleet.write_policy("max_duration = \"10 min\"\none_ended = true");
         let mut processes = vec![fleet.serve()];
         processes.extend(fleet.join_all(&AGENTS));
         Line { fleet, router, _processes: processes }

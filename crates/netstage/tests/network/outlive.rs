@@ -24,14 +24,6 @@ const VALIDITY_S: i64 = 90 * 86_400;
 /// Number of fleets that are tested at once.
 const WORKERS: u64 = 3;
 
-const POLICY: &str = r#"
-[policy]
-controllers = ["lab"]
-max_lease = "8 s"
-destinations = ["10.1.0.0/16"]
-interfaces = ["data"]
-"#;
-
 const SCENARIO: &str = r#"
 [scenario]
 title = "Outlive"
@@ -90,7 +82,7 @@ enum Fault {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     fault: Fault,
-    /// Whether the fault lasts longer than the lease.
+    /// The fault lasts longer than the lease.
     is_long: bool,
     /// Duration of the fault.
     gap: Duration,
@@ -121,12 +113,12 @@ impl Case {
         Case { fault, is_long, gap: Duration::from_millis(gap), phase }
     }
 
-    /// Whether the record must be as if nothing had happened.
+    /// The record must be as if nothing had happened.
     fn is_harmless(&self) -> bool {
         !self.is_long && self.phase.is_some() && !matches!(self.fault, Fault::Agent(_))
     }
 
-    /// Whether a sender is not heard during the fault.
+    /// A sender is not heard during the fault.
     fn is_unheard(&self, sender: usize) -> bool {
         match self.fault {
             Fault::Hub | Fault::Command | Fault::Expiry => true,
@@ -155,7 +147,7 @@ impl Stage {
         let mut fleet = Fleet::new(name, &AGENTS);
         let router = fleet.join_by_router();
         nft(&router, COUNTERS);
-        fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
+        fleet.write_policy("max_lease = \"8 s\"");
         fs::write(fleet.folder.join("outlive.toml"), SCENARIO).unwrap();
         let (library, step) = (fleet.folder.join("clock.so"), fleet.folder.join("clock"));
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/network/outlive/clock.c");

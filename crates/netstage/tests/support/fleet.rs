@@ -74,6 +74,14 @@ impl Fleet {
         router
     }
 
+    /// Writes the policy of agents that a router joins, with these further rules.
+    pub fn write_policy(&self, rules: &str) {
+        let policy = format!(
+            "[policy]\ncontrollers = [\"lab\"]\ndestinations = [\"10.1.0.0/16\"]\ninterfaces = [\"data\"]\n{rules}\n"
+        );
+        fs::write(self.folder.join("policy.toml"), policy).unwrap();
+    }
+
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = netstage(arguments);
         command.current_dir(&*self.folder).env("NETSTAGE_FLEET", self.folder.join("fleet"));

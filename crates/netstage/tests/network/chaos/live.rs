@@ -22,14 +22,6 @@ pub const TOKENS: u64 = BURST + 1;
 
 const AGENTS: [&str; 2] = ["left", "right"];
 
-const POLICY: &str = r#"
-[policy]
-controllers = ["lab"]
-max_duration = "10 min"
-destinations = ["10.1.0.0/16"]
-interfaces = ["data"]
-"#;
-
 const PLACES: &str = r#"
 [place]
 a = "left"
@@ -64,7 +56,7 @@ pub fn run(case: &Case, random: &mut RandomStream) -> (Output, bool) {
     let fleet = Fleet::new(&format!("chaos-live-{}", case.kind), &AGENTS);
     let router = fleet.join_by_router();
     limit(case, &router);
-    fs::write(fleet.folder.join("policy.toml"), POLICY).unwrap();
+    fleet.write_policy("max_duration = \"10 min\"");
     fs::write(fleet.folder.join("case.toml"), case.scenario() + PLACES).unwrap();
     let mut hub = fleet.serve();
     let mut agents = fleet.join_all(&AGENTS);
