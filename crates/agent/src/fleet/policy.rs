@@ -406,7 +406,7 @@ impl RunGuard for PolicyGuard {
     }
 
     fn could_not_prepare(&self, run: u64, refusal: &OrderRefusal) {
-        (self.log)(Level::Alarm, &format!("cannot prepare run {run}: {refusal}"));
+        (self.log)(Level::Alarm, &format!("cannot prepare run {}: {refusal}", run_number(run)));
     }
 
     fn agree(self: Arc<Self>, run: u64, assignment: &Assignment) -> Result<Vec<Consent>, OrderRefusal> {
@@ -437,9 +437,10 @@ impl RunGuard for PolicyGuard {
         controller: IpAddr,
     ) -> Result<Vec<PathAddresses>, OrderRefusal> {
         let what = format!(
-            "controller {} requests a search for the paths of {} flows of run {run}",
+            "controller {} requests a search for the paths of {} flows of run {}",
             self.controller,
-            search.flows.len()
+            search.flows.len(),
+            run_number(run)
         );
         let opened = self.policy.check_controller(&self.controller).and_then(|()| {
             // Ports of the previous search are free again once it has ended.
@@ -472,7 +473,7 @@ impl RunGuard for PolicyGuard {
         let found = match &mut *lock(&self.paths) {
             Some(paths) if paths.run() == run => paths.check(&peers, enter).map_err(system)?,
             _ => {
-                let reason = format!("no search for the paths of run {run} has begun");
+                let reason = format!("no search for the paths of run {} has begun", run_number(run));
                 return Err(OrderRefusal::new(OrderRefusalKind::Order, reason));
             }
         };
