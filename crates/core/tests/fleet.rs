@@ -57,7 +57,7 @@ struct SimulatedAgent {
     owner: u64,
     over_at: u64,
     renewed_at: u64,
-    /// Whether the current run has a lease.
+    /// The current run has a lease.
     has_lease: bool,
 }
 

@@ -97,7 +97,7 @@ pub struct Features {
     pub loss: f64,
     /// Random loss on the way back.
     pub loss_back: f64,
-    /// Whether delay and rate differ between the two ways.
+    /// Delay and rate differ between the two ways.
     pub asymmetric: bool,
     /// Whether VPNs join or leave.
     pub changes: bool,

@@ -27,7 +27,7 @@ pub struct News {
     pub used: f64,
     /// The flow has seen neither congestion nor others.
     pub is_probing: bool,
-    /// Price of the whole path: 1 at the target.
+    /// Price of the link that limits the flow: 1 at the target.
     pub price: f64,
     /// Round trip in seconds.
     pub round_trip: f64,
@@ -48,7 +48,7 @@ pub struct Peers {
     pub price: f64,
     /// Greatest rate sent per unit of weight.
     pub greatest: f64,
-    /// Sum of their rates in bytes per second, and of rates times round trips.
+    /// Sum of their rates, in bytes per second.
     pub rate: f64,
     /// Sum of their rates times round trips, in bytes.
     pub in_flight: f64,
@@ -72,14 +72,9 @@ impl Crowd {
     /// Returns the flows other than `own` that a link limits.
     pub fn peers(&self, now: Instant, own: usize, link: u32) -> Peers {
         let mut peers = Peers::default();
-        for (number, news) in self.news.iter().enumerate() {
-            let Some(news) = news.filter(|news| news.link == Some(link) && now.since(news.at) <= NEWS_AGE)
-            else {
-                continue;
-            };
-            if number == own {
-                continue;
-            }
+        let others = self.news.iter().enumerate().filter(|(number, _)| *number != own);
+        let others = others.filter_map(|(_, news)| news.as_ref());
+        for news in others.filter(|news| news.link == Some(link) && now.since(news.at) <= NEWS_AGE) {
             let weight = if news.used < LEAST_USE { 0.0 } else { news.weight * news.used };
             peers.weight += weight;
             peers.settled += if news.is_probing { 0.0 } else { weight };

@@ -31,7 +31,7 @@ pub enum AgentRunState {
 pub struct RunMonitor {
     run: u64,
     agents: Vec<(AgentRunState, RunPhase)>,
-    /// Whether each agent is being waited for.
+    /// Agents that are waited for.
     absent: Vec<bool>,
     deadline: Instant,
     stopped: bool,

@@ -51,7 +51,7 @@ pub(super) struct RunSettings {
     pub jobs: Option<u16>,
     /// Maximum number of repeats of a void run.
     pub retries: u32,
-    /// Whether the result is printed as JSON.
+    /// The result is printed as JSON.
     pub json: bool,
 }
 

@@ -34,7 +34,7 @@ pub struct TcpSender {
     socket: Socket,
     state: TcpSenderState,
     destination: SocketAddr,
-    /// Whether the receiver opens the connection, and the socket listens until then.
+    /// The receiver opens the connection, and the socket listens until then.
     is_opened_by_receiver: bool,
     start: Instant,
     detail: bool,

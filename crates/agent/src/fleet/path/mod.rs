@@ -12,7 +12,7 @@ mod udp;
 use super::stun;
 use netstage_agent_api::path::{FoundPath, MAX_PATHS, PathAddresses, PathFlow, PathProtocol, PathSearch};
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
-use netstage_agent_api::task::{FlowSide, FlowTask};
+use netstage_agent_api::task::{FlowSide, FlowTask, TaskTransport};
 use netstage_wire::stun::{HASH, Message, MessageClass, MessageWriter, TransactionId};
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -178,7 +178,7 @@ impl PathSession {
     pub fn confirms(&self, run: u64, task: &FlowTask) -> bool {
         let Some(path) = &task.nat else { return false };
         let (local, remote) = task.local_and_remote();
-        let is_tcp = matches!(task.transport, netstage_agent_api::task::TaskTransport::Tcp(_));
+        let is_tcp = matches!(task.transport, TaskTransport::Tcp(_));
         let opens = is_tcp && path.opened_by == task.side;
         let is_path = |found: &FoundPath| {
             // The other end opens its connection from any port.

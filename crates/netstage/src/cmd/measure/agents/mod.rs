@@ -56,7 +56,7 @@ struct MeasuredPath {
     from: AgentEnd,
     to: AgentEnd,
     max_rate: String,
-    /// Whether the sender's policy permits ICMP echo.
+    /// The sender's policy permits ICMP echo.
     permits_ping: bool,
 }
 
