@@ -34,6 +34,7 @@ pub mod neighbor_discovery;
 pub mod probe;
 mod protection;
 pub mod reference;
+pub mod rsvp;
 pub mod segmentation;
 pub mod stamp;
 pub mod stun;

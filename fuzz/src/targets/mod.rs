@@ -14,6 +14,7 @@ mod netlink;
 mod packets;
 mod pe;
 mod record;
+mod rsvp;
 mod scenario;
 mod series;
 mod stamp;
@@ -22,7 +23,7 @@ mod stamp;
 pub type Target = fn(&[u8]);
 
 /// All targets by name.
-pub const ALL: [(&str, Target); 16] = [
+pub const ALL: [(&str, Target); 17] = [
     ("bgp", bgp::run),
     ("capture", capture::run),
     ("control", control::run),
@@ -36,6 +37,7 @@ pub const ALL: [(&str, Target); 16] = [
     ("packets", packets::run),
     ("pe", pe::run),
     ("record", record::run),
+    ("rsvp", rsvp::run),
     ("scenario", scenario::run),
     ("series", series::run),
     ("stamp", stamp::run),
