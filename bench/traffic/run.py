@@ -64,13 +64,15 @@ def assignment(side: str, transport: dict, traffic: dict, seconds: float) -> str
 class Netstage:
     """Traffic engine of netstage on both sides."""
 
-    def __init__(self, batch: int = 1, split_by_receiver: bool = False, spin: bool = False):
-        self.batch, self.split_by_receiver, self.spin = batch, split_by_receiver, spin
+    def __init__(self, batch: int = 1, split_by_receiver: bool = False, spin: bool = False, limited: bool = False):
+        self.batch, self.split_by_receiver, self.spin, self.limited = batch, split_by_receiver, spin, limited
         self.name = "netstage" if batch == 1 else "netstage GSO"
         if split_by_receiver:
             self.name += ", receiver splits"
         if spin:
             self.name += ", spin"
+        if limited:
+            self.name += ", limited"
 
     def udp(self, traffic: dict) -> "Netstage":
         self.transport, self.traffic = {"udp": {"batch": self.batch, "spin": self.spin}}, traffic
@@ -89,7 +91,8 @@ class Netstage:
         return process
 
     def send(self, stage: Stage, seconds: float) -> dict:
-        report = stage.run(0, str(FLOW), input=assignment("send", self.transport, self.traffic, seconds),
+        options = ["--limited"] if self.limited else []
+        report = stage.run(0, str(FLOW), *options, input=assignment("send", self.transport, self.traffic, seconds),
                            capture_output=True, text=True).stdout
         return json.loads(report)["flows"][0]
 
@@ -190,9 +193,9 @@ def ceiling(stage: Stage, generator, seconds: float) -> dict:
             "elapsed": time.monotonic() - began}
 
 
-def bulk(stage: Stage, seconds: float, program: str) -> dict:
+def bulk(stage: Stage, seconds: float, program: str, limited: bool = False) -> dict:
     if program == "netstage":
-        engine = Netstage().tcp()
+        engine = Netstage(limited=limited).tcp()
         with terminating(engine.sink(stage, seconds)) as sink:
             engine.send(stage, seconds)
             received = json.loads(sink.stdout.read())
@@ -236,7 +239,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", choices=["cbr", "poisson", "pacing", "ceiling", "tcp"])
+    parser.add_argument("--only", choices=["cbr", "poisson", "pacing", "ceiling", "limits", "tcp"])
     parser.add_argument("--alone", action="store_true", help="without the other programs")
     options = parser.parse_args()
     if os.geteuid() != 0:
@@ -283,6 +286,15 @@ def main() -> int:
             cases = [(each.name, lambda each=each: ceiling(stage, each, options.seconds)) for each in generators]
             results["ceiling"] = measure(f"UDP, {SMALL} bytes, as many as possible", ["mpps", "mpps_per_core"],
                                        options.runs, cases)
+        if wanted("limits"):
+            for batch, traffic in ((1, flood), (64, batched_flood)):
+                generators = [Netstage(batch, limited=limited).udp(traffic) for limited in (False, True)]
+                cases = [(each.name, lambda each=each: ceiling(stage, each, options.seconds)) for each in generators]
+                results[f"limits {batch}"] = measure("UDP within an agent's limits", ["mpps", "mpps_per_core"],
+                                                     options.runs, cases)
+            cases = [(name, lambda limited=limited: bulk(stage, options.seconds, "netstage", limited))
+                     for name, limited in (("netstage", False), ("netstage, limited", True))]
+            results["limits tcp"] = measure("TCP within an agent's limits", ["gbps"], options.runs, cases)
         if wanted("tcp"):
             programs = ["netstage", *([] if options.alone else ["iperf3"])]
             cases = [(name, lambda name=name: bulk(stage, options.seconds, name)) for name in programs]
