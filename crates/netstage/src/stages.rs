@@ -37,7 +37,7 @@ pub fn sim() -> Ready {
 }
 
 #[cfg(feature = "full")]
-pub use real::{emu, live};
+pub use real::{emu, live, pair};
 
 #[cfg(feature = "full")]
 impl StageOptions {
@@ -64,8 +64,10 @@ mod real {
     use super::{Ready, Stage, sim};
     use crate::exit::Failure;
     use netstage_agent::fleet::FleetFolder;
+    use netstage_host::shared_key::PresharedKey;
     use netstage_stage::hosts;
     use netstage_study::stage::{self, Backend, EmulationSettings};
+    use std::net::SocketAddr;
     use std::path::Path;
 
     /// Subfolder of the record for the output of failed programs.
@@ -125,5 +127,10 @@ mod real {
     /// Returns the runner on the hosts of a fleet.
     pub fn live(fleet: FleetFolder, out: &Path) -> Ready {
         ("live", 1, Box::new(stage::live(hosts::FleetContext::new(fleet, out))))
+    }
+
+    /// Returns the runner on this host and a server of measurements that has this key.
+    pub fn pair(server: SocketAddr, key: PresharedKey, out: &Path) -> Ready {
+        ("live", 1, Box::new(stage::pair(hosts::pair::PairContext::new(server, key, out))))
     }
 }

@@ -17,6 +17,7 @@
 //! Invariant: an agent in a namespace of this machine and one on another host look the same to the controller; the
 //! whole network is removed with the process that holds it.
 
+mod attempt;
 mod conductor;
 pub mod emulated;
 pub mod hosts;

@@ -7,7 +7,7 @@ use crate::RunFailure;
 use netstage_scenario::outcome::{RunObserver, RunOutcome};
 use netstage_scenario::plan::Plan;
 #[cfg(feature = "full")]
-pub use real::{Backend, EmulationSettings, emu, emu_refusal, live, router};
+pub use real::{Backend, EmulationSettings, emu, emu_refusal, live, pair, router};
 
 /// Reason for which the simulator cannot run a plan; `None` if it can.
 pub use netstage_sim::unsupported_feature as sim_refusal;

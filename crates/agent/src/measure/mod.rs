@@ -12,6 +12,6 @@ mod upload;
 
 pub use order::{MeasurementDirection, MeasurementParameters, Method};
 pub use outcome::{FlowOutcome, MeasurementOutcome};
-pub use session::{OpenError, PreparedMeasurement};
+pub use session::{LOCAL, OpenError, PreparedMeasurement, REMOTE, connect_pair, source_address};
 pub use timeline::{FlowInterval, MeasurementInterval, Timeline};
 pub use upload::{Upload, UploadError, UploadResult, UploadServer};

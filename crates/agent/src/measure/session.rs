@@ -14,9 +14,10 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Names of the local and the remote agent.
-const LOCAL: &str = "here";
-const REMOTE: &str = "there";
+/// Name of the agent in this process.
+pub const LOCAL: &str = "here";
+/// Name of the agent on the other host.
+pub const REMOTE: &str = "there";
 
 /// Error that prevents a measurement from beginning.
 #[derive(Debug)]
@@ -64,17 +65,9 @@ impl PreparedMeasurement {
         key: Option<PresharedKey>,
     ) -> Result<PreparedMeasurement, OpenError> {
         let no_route = |error: std::io::Error| OpenError::NoRoute(target, error.to_string());
-        let own = own_address(target).map_err(no_route)?;
-        let (agent, connection) =
-            LocalAgent::pair().map_err(|error| ControllerError::System(error.to_string()))?;
-        let here = std::thread::spawn(move || {
-            // The controller knows its result already.
-            let _ = agent.serve(AssignmentEngine);
-        });
-        let mut places = vec![(LOCAL.to_string(), AgentAddress::Connection(connection))];
-        places.extend(key.map(|key| (REMOTE.to_string(), AgentAddress::Host(target, key))));
-        let two = places.len() == 2;
-        let mut agents = ControlledAgents::connect(places)?;
+        let own = source_address(target).map_err(no_route)?;
+        let two = key.is_some();
+        let (mut agents, here) = connect_pair(target, key)?;
         agents.new_run(true);
         match prepare(&mut agents, &parameters, own, target, two) {
             Ok(ports_there) => {
@@ -156,6 +149,23 @@ impl PreparedMeasurement {
     }
 }
 
+/// Starts an agent in this process, [`LOCAL`], and connects to it. With a key, also connects to the agent at
+/// `target`, [`REMOTE`]. Returns the thread of the local agent, which ends once the controller has finished it.
+pub fn connect_pair(
+    target: SocketAddr,
+    key: Option<PresharedKey>,
+) -> Result<(ControlledAgents, JoinHandle<()>), ControllerError> {
+    let (agent, connection) =
+        LocalAgent::pair().map_err(|error| ControllerError::System(error.to_string()))?;
+    let here = std::thread::spawn(move || {
+        // The controller knows its result already.
+        let _ = agent.serve(AssignmentEngine);
+    });
+    let mut places = vec![(LOCAL.to_string(), AgentAddress::Connection(connection))];
+    places.extend(key.map(|key| (REMOTE.to_string(), AgentAddress::Host(target, key))));
+    Ok((ControlledAgents::connect(places)?, here))
+}
+
 /// Prepares both sides. Returns the number and port of each flow received by the remote host.
 fn prepare(
     agents: &mut ControlledAgents,
@@ -177,8 +187,8 @@ fn prepare(
     Ok(ports_there)
 }
 
-/// Returns the local address on the path to the target, as chosen by the kernel.
-fn own_address(target: SocketAddr) -> std::io::Result<SocketAddr> {
+/// Returns the local address on the path to the target, as chosen by the kernel, with port 0.
+pub fn source_address(target: SocketAddr) -> std::io::Result<SocketAddr> {
     let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
     // Nothing is sent. Some systems refuse port zero.

@@ -136,7 +136,7 @@ impl AgentSession {
             return match self.start {
                 (start_ns, _) if at_ns == start_ns => Ok(()),
                 (start_ns, _) if at_ns < start_ns => Err(order("the run already has a later start")),
-                (_, true) => Err(order(format!("run {} has already begun", run_number(run)))),
+                (_, true) => Err(late(format!("run {} has already begun", run_number(run)))),
                 _ => {
                     self.start = (at_ns, false);
                     Ok(())
@@ -145,10 +145,8 @@ impl AgentSession {
         }
         self.expect(run, RunPhase::Ready)?;
         if at_ns < now_ns {
-            let late = (now_ns - at_ns).div_ceil(1_000_000);
-            let reason = format!("the start order arrived {late} ms late");
-            return Err(OrderRefusal::new(OrderRefusalKind::Late, reason)
-                .remedy("this machine is overloaded, or the start was too soon"));
+            let late_ms = (now_ns - at_ns).div_ceil(1_000_000);
+            return Err(late(format!("the start order arrived {late_ms} ms late")));
         }
         (self.phase, self.start) = (RunPhase::Running, (at_ns, false));
         Ok(())
@@ -253,6 +251,12 @@ impl AgentSession {
 fn busy() -> OrderRefusal {
     OrderRefusal::new(OrderRefusalKind::Busy, "this agent is locked by another controller")
         .remedy("wait until it disconnects, or start another agent")
+}
+
+/// Refusal of a start order that arrived after its start, or after that of the order it replaces.
+fn late(reason: String) -> OrderRefusal {
+    OrderRefusal::new(OrderRefusalKind::Late, reason)
+        .remedy("this machine is overloaded, or the start was too soon")
 }
 
 fn order(reason: impl Into<String>) -> OrderRefusal {

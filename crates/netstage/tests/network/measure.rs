@@ -1,10 +1,13 @@
 //! Tests of `netstage measure`: a server and a client in two namespaces, and errors.
 
 use crate::pair::Pair;
-use crate::support::{TemporaryFolder, TestProcess, netstage, within};
-use netstage_harness::needs;
+use crate::support::{
+    TemporaryFolder, TestProcess, expectation, mean, netstage, output_text, record, within,
+};
+use netstage_harness::{needs, skip_busy};
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::{Netlink, VethOptions};
+use netstage_host::netns::qdiscs::TokenBucket;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -287,6 +290,91 @@ fn a_server_without_a_key_generates_one_and_prints_the_command() {
     assert_eq!(code, 0, "{result:#}");
 }
 
+/// Server behind a line of random rate in both directions.
+struct LineToServer {
+    pair: Pair,
+    folder: TemporaryFolder,
+    /// Rate at the IP layer in frames of 1,518 B, bit/s.
+    rate: u64,
+    _server: MeasurementServer,
+}
+
+impl LineToServer {
+    fn new(name: &str) -> LineToServer {
+        let pair = pair();
+        let server = MeasurementServer::start(&pair, &[]);
+        let rate = netstage_harness::seed(name) % 5 * 1_000_000 + 4_000_000;
+        println!("{rate} bit/s");
+        // Frames of 1,514 B for the kernel have 1,500 B at the IP layer.
+        let bucket = TokenBucket { rate: rate * 1514 / 1500 / 8, burst: 10 * 1514, limit: 40 * 1514 };
+        for (end, link) in [(&pair.left, "left0"), (&pair.right, "right0")] {
+            Netlink::open(end).unwrap().set_token_bucket(link, bucket).unwrap();
+        }
+        LineToServer { pair, folder: TemporaryFolder::new(name), rate, _server: server }
+    }
+
+    /// Runs a method and returns its record. A void result skips the test.
+    fn record(&self, arguments: &[&str]) -> Value {
+        let out = self.folder.join(arguments.join(" ").replace('/', "-"));
+        let max_rate = format!("{}K", self.rate / 500);
+        let command = [arguments, &["-m", &max_rate, "--out", out.to_str().unwrap()]].concat();
+        let output = client(&self.pair, KEY, &command).output();
+        let printed = output_text(&output);
+        match output.status.code() {
+            Some(0 | 3) => record(&out),
+            Some(5) => skip_busy(&printed),
+            _ => panic!("{printed}"),
+        }
+    }
+
+    /// Checks a rate against a share of that of the line.
+    fn check(&self, found: f64, share: f64, tolerance: f64) {
+        let truth = share * self.rate as f64;
+        assert!((found / truth - 1.0).abs() <= tolerance, "{found} instead of {truth}");
+    }
+}
+
+fn the_rate_of_a_line_to_a_server_is_found() {
+    let line = LineToServer::new("server-rate");
+    for direction in [None, Some("-R")] {
+        let arguments: Vec<&str> =
+            ["mlrsearch", SERVER, "-t", "1", "-l", "1518"].into_iter().chain(direction).collect();
+        line.check(mean(&line.record(&arguments), "test.throughput", "throughput"), 1.0, 0.05);
+    }
+    let _limited = MeasurementServer::start(&line.pair, &["--max-rate", "1M", "-p", "5302"]);
+    let out = line.folder.join("refused");
+    let search = ["mlrsearch", SERVER, "-p", "5302", "-m", "8M", "-t", "1", "--out", out.to_str().unwrap()];
+    let refused = client(&line.pair, KEY, &search).output();
+    let printed = output_text(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("this server allows 1000000 bit/s") && printed.contains("--max-rate"),
+        "{printed}"
+    );
+    let other = "ffeeddccbbaa99887766554433221100";
+    let wrong = output_text(&client(&line.pair, other, &search).output());
+    assert!(wrong.contains("has another key"), "{wrong}");
+}
+
+fn all_methods_measure_to_a_server() {
+    let line = LineToServer::new("server-methods");
+    let rfc2544 = ["rfc2544", SERVER, "-t", "2", "-l", "1518", "--tests", "throughput"];
+    line.check(mean(&line.record(&rfc2544), "test.throughput", "throughput"), 1.0, 0.05);
+    let transfer = line.record(&["rfc6349", SERVER, "-t", "4", "--search", "2"]);
+    line.check(mean(&transfer, "test.tcp_throughput", "transfer"), 1448.0 / 1500.0, 0.1);
+    let oversold = format!("gold,cir={}K", line.rate / 500);
+    let services = line.record(&["y1564", SERVER, "-t", "1", "--performance", "1", "--service", &oversold]);
+    assert_eq!(mean(&services, "test.accepted", "activation[gold]"), 0.0);
+    let clean = line.record(&["ber", SERVER, "-b", "1M", "-t", "2", "-l", "128,1518"]);
+    assert_eq!(mean(&clean, "test.bit_error_rate", "errors"), 0.0);
+    let record = line.record(&["rrul", SERVER, "-t", "5"]);
+    for direction in ["download", "upload"] {
+        let sum = 4.0 * expectation(&record, &format!("{direction}-throughput"));
+        // Acknowledgments of the other direction and probes take a part.
+        line.check(sum, 0.875, 0.125);
+    }
+}
+
 fn stamp_works_with_and_without_a_key() {
     let pair = pair();
     let folder = TemporaryFolder::new("stamp");
@@ -342,4 +430,7 @@ netstage_harness::tests![
     a_missing_server_is_named,
     a_server_without_a_key_generates_one_and_prints_the_command,
     stamp_works_with_and_without_a_key,
+    the_rate_of_a_line_to_a_server_is_found,
+    #[ignore = "the methods take two minutes"]
+    all_methods_measure_to_a_server,
 ];

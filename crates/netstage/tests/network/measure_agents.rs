@@ -1,7 +1,7 @@
 //! Tests of `netstage measure` between two agents of a fleet, over a router with token buckets of the kernel.
 
 use crate::support::fleet::{Fleet, LIMIT};
-use crate::support::{TestProcess, mean, output_text, within};
+use crate::support::{TestProcess, expectation, mean, output_text, within};
 use netstage_harness::skip_busy;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
@@ -81,15 +81,7 @@ impl Line {
 
     fn measure_into(&self, out: &str, arguments: &[&str]) -> Value {
         let kind = arguments[0];
-        let run = || self.try_measure(&[arguments, &["--out", out]].concat());
-        let mut output = run();
-        // On a busy machine, an agent may be late for the start of a run, which then fails. The series goes on.
-        for _ in 0..3 {
-            if output.status.code() != Some(1) || !output_text(&output).contains("has already begun") {
-                break;
-            }
-            output = run();
-        }
+        let output = self.try_measure(&[arguments, &["--out", out]].concat());
         let printed = output_text(&output);
         if output.status.code() == Some(VOID) {
             skip_busy(printed.lines().find(|line| line.contains("void")).unwrap_or(&printed));
@@ -109,12 +101,6 @@ impl Line {
 /// Checks that a value is near the truth, with a tolerance relative to it.
 fn assert_near(value: f64, truth: f64, tolerance: f64) {
     assert!((value / truth - 1.0).abs() <= tolerance, "{value} instead of {truth}");
-}
-
-fn expectation(record: &Value, name: &str) -> f64 {
-    let all = record["expectations"].as_array().unwrap();
-    let found = all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name}: {all:#?}"));
-    found["cells"][0]["mean"].as_f64().unwrap_or_else(|| panic!("{found:#}"))
 }
 
 fn latency_under_load_is_that_of_the_full_queue() {

@@ -45,6 +45,13 @@ pub fn mean(record: &Value, metric: &str, subject: &str) -> f64 {
     mean.unwrap_or_else(|| panic!("no {metric} of {subject}: {record:#}"))
 }
 
+/// Returns the mean of an expectation in a record's first cell.
+pub fn expectation(record: &Value, name: &str) -> f64 {
+    let all = record["expectations"].as_array().unwrap();
+    let found = all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name}: {all:#?}"));
+    found["cells"][0]["mean"].as_f64().unwrap_or_else(|| panic!("{found:#}"))
+}
+
 /// Process that is killed at the end of its test.
 pub struct TestProcess(Option<Child>);
 

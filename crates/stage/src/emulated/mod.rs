@@ -6,6 +6,7 @@
 mod backend;
 mod folder;
 
+use crate::attempt::{AttemptFailure, until_in_time};
 use crate::conductor::outcome::Findings;
 use crate::conductor::partial::PartialOutcome;
 use crate::conductor::{self, StageRemarks};
@@ -19,7 +20,7 @@ use crate::topology::services;
 use crate::topology::spec::Spec;
 pub use backend::Backend;
 use folder::RunFolder;
-use netstage_agent::controller::{AgentClocks, ControlledAgents, ControllerError};
+use netstage_agent::controller::{AgentClocks, ControlledAgents};
 use netstage_agent_api::task::{Assignment, EdgeTask};
 use netstage_agent_api::watch::WatchSpec;
 use netstage_core::measure::ClockOffset;
@@ -46,9 +47,6 @@ pub struct EmulationSettings {
     pub backend: Backend,
 }
 
-/// Attempts to start a run on a machine that is stopped between the announcement of the start and the start.
-const START_ATTEMPTS: usize = 3;
-
 /// Runs a plan with a seed. Calls `attendant` several times per second.
 pub fn run(
     plan: &Plan,
@@ -56,40 +54,7 @@ pub fn run(
     means: &EmulationSettings,
     attendant: &dyn RunObserver,
 ) -> Result<RunOutcome, RunFailure> {
-    for _ in 1..START_ATTEMPTS {
-        match attempt(plan, seed, means, attendant) {
-            Err(AttemptFailure::LateStart(_)) => {}
-            Err(AttemptFailure::Run(failure)) => return Err(failure),
-            Ok(outcome) => return Ok(outcome),
-        }
-    }
-    attempt(plan, seed, means, attendant).map_err(|failure| match failure {
-        AttemptFailure::LateStart(error) => error.into(),
-        AttemptFailure::Run(failure) => failure,
-    })
-}
-
-/// Failure of an attempt to run a plan.
-enum AttemptFailure {
-    /// An agent received the start order after the start.
-    LateStart(ControllerError),
-    /// Any other failure.
-    Run(RunFailure),
-}
-
-impl From<RunFailure> for AttemptFailure {
-    fn from(failure: RunFailure) -> AttemptFailure {
-        AttemptFailure::Run(failure)
-    }
-}
-
-impl From<ControllerError> for AttemptFailure {
-    fn from(error: ControllerError) -> AttemptFailure {
-        match error.is_late_start() {
-            true => AttemptFailure::LateStart(error),
-            false => AttemptFailure::Run(error.into()),
-        }
-    }
+    until_in_time(|| attempt(plan, seed, means, attendant))
 }
 
 fn attempt(

@@ -8,10 +8,12 @@ mod addressing;
 mod clocks;
 mod journal;
 mod nat;
+pub mod pair;
 mod placement;
 mod plausibility;
 mod resume;
 
+use crate::attempt::{AttemptFailure, until_in_time};
 use crate::conductor::outcome::Findings;
 use crate::conductor::partial::PartialOutcome;
 use crate::conductor::{self, StageRemarks};
@@ -96,10 +98,12 @@ pub fn run(
     let names: Vec<String> = placed.values().cloned().collect();
     let context = RunContext { plan, seed, placed: &placed, logs: &means.logs };
     let address = |name: &String| (name.clone(), AgentAddress::Fleet(fleet.socket()));
-    let mut agents = connect(|| ControlledAgents::connect(names.iter().map(address).collect()))?;
-    let result = conduct(&context, &mut agents, &mut runs, &mut journal, attendant);
-    agents.finish();
-    result
+    until_in_time(|| {
+        let mut agents = connect(|| ControlledAgents::connect(names.iter().map(address).collect()))?;
+        let result = conduct(&context, &mut agents, &mut runs, &mut journal, attendant);
+        agents.finish();
+        result
+    })
 }
 
 /// Assigns agents to the nodes. Waits for agents that the previous run is releasing.
@@ -125,9 +129,7 @@ fn placed(
 }
 
 /// Connects to agents by `attempt`. Waits for agents that the previous run is releasing.
-fn connect(
-    attempt: impl Fn() -> Result<ControlledAgents, ControllerError>,
-) -> Result<ControlledAgents, ControllerError> {
+fn connect<T>(attempt: impl Fn() -> Result<T, ControllerError>) -> Result<T, ControllerError> {
     let (start, mut wait) = (Instant::now(), POLL_INTERVAL);
     loop {
         match attempt() {
@@ -298,13 +300,13 @@ fn conduct(
     runs: &mut FleetRuns,
     journal: &mut Journal,
     attendant: &dyn RunObserver,
-) -> Result<RunOutcome, RunFailure> {
+) -> Result<RunOutcome, AttemptFailure> {
     let &RunContext { plan, seed, placed, .. } = context;
     let nats = KnownNats::of_agents(plan, placed, agents);
     let translated = nats.translated_groups();
     let refusals = nats.refusals(&translated);
     if !refusals.is_empty() {
-        return Err(RunFailure::Unsupported(refusals.join("\n")));
+        return Err(RunFailure::Unsupported(refusals.join("\n")).into());
     }
     let addresses = NodeAddresses::new(plan, agents, placed, &translated)?;
     let members = assignments::members_at(plan, |group| addresses.flows[group]);
@@ -319,8 +321,13 @@ fn conduct(
     // If it failed, no agent has started, so no report will arrive.
     let comparisons = prepared.inspect_err(|_| _ = runs.forget(run))?;
     agents.compare_clocks(&comparisons);
-    // If this fails, some agents may have started; the run stays open for their reports.
-    journal.set_start(agents.start_together()?);
+    // If this fails, some agents may have started; the run stays open for their reports, unless it is repeated.
+    let start = agents.start_together().inspect_err(|error| {
+        if error.is_late_start() {
+            let _ = runs.close(run);
+        }
+    });
+    journal.set_start(start?);
     watch(context, &members, &parts, agents, attendant);
     // The reflectors answer only until the reports are collected.
     let clocks = ClockAccuracy::measure_after_run(agents, &comparisons);
@@ -329,9 +336,9 @@ fn conduct(
         let _ = runs.close(run);
     }
     if attendant.stop() {
-        return Err(RunFailure::Interrupted);
+        return Err(RunFailure::Interrupted.into());
     }
-    outcome(context, &members, &parts, collected, Some(&clocks))
+    Ok(outcome(context, &members, &parts, collected, Some(&clocks))?)
 }
 
 /// Follows a run until it ends or the attendant stops it.

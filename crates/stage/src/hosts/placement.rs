@@ -97,6 +97,15 @@ pub fn agents(plan: &Plan, statuses: &[AgentStatus]) -> Result<BTreeMap<usize, S
     Err(PlacementError { message: messages.join("\n"), cause })
 }
 
+/// Returns the agent of each node that needs one, which must be one of `agents`, by index of the node.
+pub fn named(plan: &Plan, agents: &[&str]) -> Result<BTreeMap<usize, String>, String> {
+    let place = |node: usize| match plan.nodes[node].placement.as_ref().map(|place| &place.agent) {
+        Some(AgentSelector::Named(agent)) if agents.contains(&agent.as_str()) => Ok((node, agent.clone())),
+        _ => Err(format!("node.{}: place it at one of: {}", plan.nodes[node].name, agents.join(", "))),
+    };
+    required_nodes(plan).into_iter().map(place).collect()
+}
+
 /// Returns the reason why no agent with this label is available.
 fn label_problem(label: &str, statuses: &[AgentStatus]) -> (PlacementCause, String) {
     let labels: BTreeSet<&str> =

@@ -41,6 +41,13 @@ pub fn live(
     move |plan, seed, attendant| hosts::run(plan, seed, &means, attendant)
 }
 
+/// Returns a runner that sends real packets between this host and a server of measurements.
+pub fn pair(
+    means: hosts::pair::PairContext,
+) -> impl Fn(&Plan, u64, &dyn RunObserver) -> Result<RunOutcome, RunFailure> + Sync {
+    move |plan, seed, attendant| hosts::pair::run(plan, seed, &means, attendant)
+}
+
 /// Returns a runner that tests a real router between interfaces of this host.
 pub fn router(
     bench: &TestBench,

@@ -1,8 +1,8 @@
 //! `netstage measure`: single measurements without a scenario, and their server.
 
-mod agents;
 mod flows;
 mod json;
+mod methods;
 mod one_ended;
 mod serve;
 mod show;
@@ -38,19 +38,19 @@ pub enum Command {
     UdpUnreachable(one_ended::UdpUnreachable),
     /// Measure delay and loss per direction to a STAMP reflector (RFC 8762)
     Stamp(stamp::Arguments),
-    /// Measure throughput, latency, loss and bursts between agents of a fleet (RFC 2544, RFC 9004)
-    Rfc2544(agents::rates::Rfc2544),
-    /// Measure repeatable throughput between agents of a fleet (MLRsearch, RFC 9971)
-    Mlrsearch(agents::rates::Mlrsearch),
-    /// Measure the bit error ratio between agents of a fleet
-    Ber(agents::rates::Ber),
-    /// Compare services between agents of a fleet with their agreements (ITU-T Y.1564)
-    Y1564(agents::services::Y1564),
-    /// Compare a TCP transfer between agents of a fleet with the path's capacity (RFC 6349)
-    Rfc6349(agents::transfer::Rfc6349),
-    /// Measure latency under load between agents of a fleet, as flent's rrul
-    Rrul(agents::rrul::Rrul),
-    /// Run the server for tcp, udp and quic
+    /// Measure throughput, latency, loss and bursts of a path (RFC 2544, RFC 9004)
+    Rfc2544(methods::rates::Rfc2544),
+    /// Measure repeatable throughput of a path (MLRsearch, RFC 9971)
+    Mlrsearch(methods::rates::Mlrsearch),
+    /// Measure the bit error ratio of a path
+    Ber(methods::rates::Ber),
+    /// Compare services of a path with their agreements (ITU-T Y.1564)
+    Y1564(methods::services::Y1564),
+    /// Compare a TCP transfer with the path's capacity (RFC 6349)
+    Rfc6349(methods::transfer::Rfc6349),
+    /// Measure latency under load, as flent's rrul
+    Rrul(methods::rrul::Rrul),
+    /// Run the server for measurements by clients that have its key
     Serve(serve::Arguments),
 }
 
@@ -85,6 +85,9 @@ pub struct Family {
 }
 
 impl Family {
+    /// IPv4 only.
+    const V4: Family = Family { v4: true, v6: false };
+
     /// Resolves a host to an address of the chosen family.
     pub fn resolve(&self, target: &str, port: u16) -> Result<SocketAddr, Failure> {
         // An IPv6 address may be in brackets, as in front of a port.

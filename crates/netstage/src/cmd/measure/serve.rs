@@ -2,6 +2,7 @@
 
 use super::{KEY_VARIABLE, PORT, find_key, units};
 use crate::exit::{FAILED, Failure, INTERRUPTED, OK};
+use netstage_agent::measure::source_address;
 use netstage_agent::{AssignmentEngine, EndReason, HostAgent, HostEvent, Limits};
 use netstage_agent_api::task::{Assignment, FlowSide, TaskTransport};
 use netstage_core::quantity::BitRate;
@@ -12,7 +13,7 @@ use netstage_study::format;
 use netstage_traffic::stamp::{Reflector, Timescale};
 use serde_json::json;
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -171,12 +172,9 @@ fn announce(arguments: &Arguments, address: SocketAddr, generated: Option<&Presh
 
 /// Returns the source address of the default route, or loopback without such a route.
 fn own_address() -> IpAddr {
-    // A documentation address (RFC 5737); connecting a UDP socket sends nothing.
-    let socket = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-        socket.connect("192.0.2.1:9")?;
-        socket.local_addr()
-    });
-    socket.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
+    // A documentation address (RFC 5737), to which nothing is sent.
+    let source = source_address(SocketAddr::from(([192, 0, 2, 1], 9)));
+    source.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
 }
 
 fn report(event: &HostEvent, as_json: bool) {

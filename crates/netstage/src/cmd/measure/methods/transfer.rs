@@ -5,7 +5,7 @@ use crate::exit::Failure;
 use netstage_core::time::Duration;
 
 const EXAMPLES: &str = "Examples:
-  netstage measure rfc6349 ber-1 fra-1 --max-rate 100M
+  netstage measure rfc6349 server.example --key-file key --max-rate 100M
   netstage measure rfc6349 fra-1 --max-rate 100M -w 256K -t 60";
 
 /// Options of `measure rfc6349`.

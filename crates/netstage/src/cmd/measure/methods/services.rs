@@ -6,7 +6,7 @@ use netstage_core::time::Duration;
 use std::fmt::Write as _;
 
 const EXAMPLES: &str = "Examples:
-  netstage measure y1564 ber-1 fra-1 --service data,cir=20M --performance 60
+  netstage measure y1564 server.example --key-file key --service data,cir=20M --performance 60
   netstage measure y1564 fra-1 --service voice,frame=218,cir=1M,delay=10ms --service data,cir=5M,eir=2M,loss=0.1";
 
 /// Options of `measure y1564`.

@@ -1,33 +1,45 @@
-//! Measurements between two agents of a fleet. Each command writes an ordinary scenario, whose text is in the record,
-//! and runs it on the agents.
+//! Measurements between two agents of a fleet, or between this host and one that runs `netstage measure serve`. Each
+//! command writes an ordinary scenario, whose text is in the record, and runs it.
 
 pub mod rates;
 pub mod rrul;
 pub mod services;
 pub mod transfer;
 
-use super::units;
+use super::{Family, KEY_VARIABLE, PORT, find_key, units};
 use crate::cmd::run::{self, RunSettings};
 use crate::exit::{self, Failure, OK};
 use crate::stages;
 use crate::state_folders::{FleetOption, failure};
 use netstage_agent::fleet::{AgentStatus, FleetFolder};
+use netstage_agent::measure::{LOCAL, REMOTE, source_address};
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
+use netstage_host::shared_key::PresharedKey;
 use netstage_scenario::{LoadOptions, did_you_mean};
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// Maximum rate of a sender without a limit of its own.
 const DEFAULT_MAX_RATE: &str = "1 Gbit/s";
 
-/// Options of all measurements between agents.
+/// Options of all methods.
 #[derive(clap::Args)]
 pub struct Common {
-    /// Sending and receiving agent; without FROM, the other agent of the fleet sends. NAME=ADDRESS selects an address
+    /// Host that runs `netstage measure serve`. Without a key, sending and receiving agent of a fleet; without FROM, the
+    /// other agent of the fleet sends. NAME=ADDRESS selects an address of the agent
     #[arg(value_name = "[FROM] HOST", num_args = 1..=2, required = true, value_parser = end)]
-    agents: Vec<AgentEnd>,
+    ends: Vec<AgentEnd>,
+    /// File with the key of the server on HOST [default: environment variable NETSTAGE_KEY]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Control port of the server
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// Send from HOST
+    #[arg(short = 'R', long)]
+    reverse: bool,
     /// Line rate of the path, and maximum load at the IP layer, as 100M [default: `rate` in the sender's policy, or 1G]
     #[arg(short = 'm', long, value_name = "RATE", value_parser = units::rate)]
     max_rate: Option<BitRate>,
@@ -51,10 +63,18 @@ struct AgentEnd {
     address: Option<IpAddr>,
 }
 
+/// Party that provides the other end, or both.
+enum Peers {
+    Fleet(FleetFolder),
+    Server(SocketAddr, PresharedKey),
+}
+
 /// Ends of a measurement, for the text of its scenario.
 struct MeasuredPath {
     from: AgentEnd,
     to: AgentEnd,
+    /// Name of the host at the other end of the path, if it runs a server.
+    server: Option<String>,
     max_rate: String,
     /// The sender's policy permits ICMP echo.
     permits_ping: bool,
@@ -69,27 +89,74 @@ impl Common {
         duration: Option<Duration>,
         body: impl FnOnce(&MeasuredPath) -> String,
     ) -> Result<u8, Failure> {
-        let fleet = self.fleet.open()?;
-        let path = self.path(&fleet)?;
+        let (peers, path) = self.path()?;
         let text = scenario((kind, title), duration, &path, &body(&path));
-        let name = format!("{kind}-{}-{}", path.from.agent, path.to.agent);
+        let name = match &path.server {
+            Some(host) => format!("{kind}-{}{host}", if self.reverse { "from-" } else { "" }),
+            None => format!("{kind}-{}-{}", path.from.agent, path.to.agent),
+        };
         let scenario =
             netstage_scenario::parse(&format!("{name}.toml"), &text, None, &LoadOptions::default())?;
         if self.print {
             return exit::print(text.as_bytes()).map(|()| OK);
         }
         let settings = RunSettings { out: self.out.clone(), json: self.json, ..RunSettings::default() };
-        run::record(&scenario, Path::new(&name), &settings, |out| Ok(stages::live(fleet.clone(), out)))
+        run::record(&scenario, Path::new(&name), &settings, |out| {
+            Ok(match &peers {
+                Peers::Fleet(fleet) => stages::live(fleet.clone(), out),
+                Peers::Server(address, key) => stages::pair(*address, key.clone(), out),
+            })
+        })
     }
 
-    /// Returns the ends, which must be agents of the fleet.
-    fn path(&self, fleet: &FleetFolder) -> Result<MeasuredPath, Failure> {
+    /// Returns the ends: this host and a server if there is a key and one name, otherwise two agents of the fleet.
+    fn path(&self) -> Result<(Peers, MeasuredPath), Failure> {
+        match (&self.ends[..], find_key(self.key_file.as_deref())?) {
+            ([host], Some(key)) => self.path_to_server(host, key),
+            ([_, _], Some(_)) if self.key_file.is_some() => {
+                Err(Failure::usage("--key-file is for a server, and FROM for agents of a fleet")
+                    .help("give HOST alone, or omit --key-file"))
+            }
+            _ => {
+                let fleet = self.fleet.open().map_err(|failure| match self.ends.len() {
+                    1 => failure.help(format!(
+                        "to measure to a host that runs `netstage measure serve`, give its key with --key-file or \
+                         {KEY_VARIABLE}; to measure between agents, create a fleet: netstage fleet init"
+                    )),
+                    _ => failure,
+                })?;
+                let path = self.path_of_agents(&fleet)?;
+                Ok((Peers::Fleet(fleet), path))
+            }
+        }
+    }
+
+    /// Returns the path between this host and a server.
+    fn path_to_server(&self, host: &AgentEnd, key: PresharedKey) -> Result<(Peers, MeasuredPath), Failure> {
+        let server = Family::V4.resolve(&host.agent, self.port)?;
+        let own = source_address(server)
+            .map_err(|error| Failure::run(format!("no route to {}: {error}", server.ip())))?;
+        let end = |agent: &str, address| AgentEnd { agent: agent.into(), address: Some(address) };
+        let (mut from, mut to) = (end(LOCAL, own.ip()), end(REMOTE, server.ip()));
+        if self.reverse {
+            (from, to) = (to, from);
+        }
+        let max_rate = self.max_rate_or(DEFAULT_MAX_RATE);
+        let path = MeasuredPath { from, to, server: Some(host.agent.clone()), max_rate, permits_ping: false };
+        Ok((Peers::Server(server, key), path))
+    }
+
+    /// Returns the path between two agents of the fleet.
+    fn path_of_agents(&self, fleet: &FleetFolder) -> Result<MeasuredPath, Failure> {
         let agents = fleet.agents().map_err(failure)?;
-        let (from, to) = match &self.agents[..] {
+        let (mut from, mut to) = match &self.ends[..] {
             [from, to] => (from.clone(), to.clone()),
             [to] => (sender(&agents, &to.agent)?, to.clone()),
             _ => unreachable!("clap requires one or two"),
         };
+        if self.reverse {
+            (from, to) = (to, from);
+        }
         let sender = status(&agents, &from.agent)?;
         status(&agents, &to.agent)?;
         if from.agent == to.agent {
@@ -98,8 +165,13 @@ impl Common {
         }
         let rule = |wanted: &str| sender.policy().find(|(rule, _)| *rule == wanted).map(|(_, value)| value);
         let limit = rule("rate").filter(|rate| *rate != "unlimited").unwrap_or(DEFAULT_MAX_RATE);
-        let max_rate = self.max_rate.map_or_else(|| limit.to_owned(), |rate| format!("{} bit/s", rate.0));
-        Ok(MeasuredPath { from, to, max_rate, permits_ping: rule("one_ended") == Some("true") })
+        let max_rate = self.max_rate_or(limit);
+        Ok(MeasuredPath { from, to, server: None, max_rate, permits_ping: rule("one_ended") == Some("true") })
+    }
+
+    /// Returns the line rate, or `default` if the user gave none.
+    fn max_rate_or(&self, default: &str) -> String {
+        self.max_rate.map_or_else(|| default.to_owned(), |rate| format!("{} bit/s", rate.0))
     }
 }
 
@@ -146,18 +218,26 @@ fn scenario(
     path: &MeasuredPath,
     body: &str,
 ) -> String {
-    let MeasuredPath { from, to, max_rate, .. } = path;
+    let MeasuredPath { from, to, server, max_rate, .. } = path;
     let (near, far) = (&from.agent, &to.agent);
+    let (ends, remark) = match server {
+        Some(host) if near == LOCAL => (format!("to {host}"), ""),
+        Some(host) => (format!("from {host}"), ""),
+        None => {
+            let remark = " To change it, edit a copy and run `netstage run FILE --on live`.";
+            (format!("from {near} to {far}"), remark)
+        }
+    };
     let place = |end: &AgentEnd| match end.address {
         Some(address) => format!("{{ agent = \"{}\", address = \"{address}\" }}", end.agent),
         None => format!("\"{}\"", end.agent),
     };
     let duration = duration.map_or(String::new(), |time| format!("duration = {}\n", quoted(time)));
     format!(
-        "# Written by `netstage measure {kind}`. To change it, edit a copy and run `netstage run FILE --on live`.\n\
-         \n[scenario]\ntitle = \"{title} from {near} to {far}\"\n{duration}\
+        "# Written by `netstage measure {kind}`.{remark}\n\
+         \n[scenario]\ntitle = \"{title} {ends}\"\n{duration}\
          \n[node.{near}]\n[node.{far}]\n\
-         \n# The link stands for the network between the agents; its rate is the maximum load.\n\
+         \n# The link stands for the network between the hosts; its rate is the maximum load.\n\
          [link.path]\nends = [\"{near}\", \"{far}\"]\nrate = \"{max_rate}\"\nbuffer = \"100 packets\"\n\
          \n[place]\n{near} = {}\n{far} = {}\n{body}",
         place(from),

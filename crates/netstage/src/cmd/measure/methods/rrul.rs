@@ -16,7 +16,7 @@ const IDLE: Duration = Duration::from_secs(5);
 const RAMP: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "Examples:
-  netstage measure rrul ber-1 fra-1
+  netstage measure rrul server.example --key-file key
   netstage measure rrul fra-1 -t 30 --max-delay 50ms";
 
 /// Options of `measure rrul`.

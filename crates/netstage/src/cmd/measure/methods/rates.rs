@@ -17,7 +17,7 @@ struct Trials {
 }
 
 const RFC2544_EXAMPLES: &str = "Examples:
-  netstage measure rfc2544 ber-1 fra-1 --max-rate 100M
+  netstage measure rfc2544 server.example --key-file key --max-rate 100M
   netstage measure rfc2544 ber-1 fra-1 --max-rate 100M --tests throughput,latency -t 5 -l 64,1518";
 
 /// Tests of RFC 2544 and RFC 9004.
@@ -75,7 +75,7 @@ impl Rfc2544 {
 }
 
 const MLRSEARCH_EXAMPLES: &str = "Examples:
-  netstage measure mlrsearch ber-1 fra-1 --max-rate 100M
+  netstage measure mlrsearch server.example --key-file key --max-rate 100M
   netstage measure mlrsearch fra-1 --max-rate 100M --loss 0.5 -t 30 -l 1518";
 
 /// Options of `measure mlrsearch`.
@@ -110,7 +110,7 @@ impl Mlrsearch {
 }
 
 const BER_EXAMPLES: &str = "Examples:
-  netstage measure ber ber-1 fra-1 -b 20M
+  netstage measure ber server.example --key-file key -b 20M
   netstage measure ber ber-1 fra-1 -b 20M --by payload -t 30";
 
 /// Source of a bit error ratio.
