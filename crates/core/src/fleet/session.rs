@@ -372,7 +372,7 @@ mod tests {
         assert!(!session.begin(100));
         assert!(session.begin(300));
         session.start(ME, 1, 300, 310).unwrap();
-        assert_eq!(kind(session.start(ME, 1, 500, 310)), OrderRefusalKind::Order);
+        assert_eq!(kind(session.start(ME, 1, 500, 310)), OrderRefusalKind::Late, "it has begun");
         assert_eq!(session.phase(), RunPhase::Running);
     }
 
