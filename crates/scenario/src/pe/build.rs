@@ -3,7 +3,8 @@
 
 use super::file::{self, PeFile};
 use super::{
-    CircuitConfig, PacketFilter, PeConfig, PeVpnConfig, PeerConfig, PeerTunnel, VpnFlowConfig, references,
+    CircuitConfig, PacketFilter, PeConfig, PeVpnConfig, PeerConfig, PeerTunnel, VpnFlowConfig, leaks,
+    references,
 };
 use crate::error::{Problems, SourceRange, did_you_mean};
 use crate::file::control::ControlTable;
@@ -43,6 +44,8 @@ pub(super) fn router(file: &PeFile, problems: &mut Problems) -> Option<PeConfig>
     let references = references::references(file, problems);
     let circuits: Vec<CircuitConfig> = circuits.into_iter().collect::<Option<_>>()?;
     check_sharing(file, &circuits, problems);
+    let peers = peers?;
+    leaks::check(file, &peers, problems);
     Some(PeConfig {
         core,
         control: file.pe.control.0.clone().into(),
@@ -51,7 +54,7 @@ pub(super) fn router(file: &PeFile, problems: &mut Problems) -> Option<PeConfig>
         ports: file.pe.ports,
         moderation: file.pe.moderation.0,
         cores: file.pe.cores.0 as usize,
-        peers: peers?,
+        peers,
         vpns,
         references: references?,
         circuits,
@@ -161,7 +164,7 @@ fn flow(
     let settings = flow.treatment.settings(flow.weight.0, false, |_| window, problems)?;
     Some(VpnFlowConfig {
         peer: 0,
-        send: label(flow.send),
+        send: label(flow.send.value),
         receive: label(flow.receive.value),
         routes: flow.routes.0.iter().map(|prefix| prefix.value.0).collect(),
         settings,

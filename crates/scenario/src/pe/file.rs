@@ -121,7 +121,7 @@ table! {
     /// VPN flow to a peer, and the one from it.
     pub(crate) struct VpnFlowTable "a VPN flow" {
         /// Label of sent packets, assigned by the peer: its `receive`.
-        send: LabelNumber,
+        send: Located<LabelNumber>,
         /// Label of received packets, assigned by this router. Each flow needs a different one.
         receive: Located<LabelNumber>,
         /// Prefixes of the VPN reached through the peer.

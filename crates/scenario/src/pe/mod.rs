@@ -5,6 +5,7 @@
 
 mod build;
 pub(crate) mod file;
+mod leaks;
 mod references;
 
 use crate::error::Errors;

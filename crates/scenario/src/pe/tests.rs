@@ -247,6 +247,32 @@ fn errors_contain_position_and_remedy() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
+#[test]
+fn settings_that_deliver_packets_to_a_wrong_vpn_or_router_are_found() {
+    for (from, to, expected) in [
+        (
+            "send = 2003",
+            "send = 2001",
+            "14:8: label 2001 is already sent to this router by VPN `blue` with peer `west`; packets of both",
+        ),
+        ("192.0.2.2", "127.0.0.1", "7:10: 127.0.0.1 is an address of this router, not of peer `west`; give"),
+        (
+            "to = \"192.0.2.2\"",
+            "to = \"192.0.2.2\", from = \"192.0.2.2\"",
+            "7:10: 192.0.2.2 is an address of this router",
+        ),
+        // Two names of one router.
+        (
+            "kind = \"mpls\", next_hop = \"192.0.2.9\", push = 501",
+            "kind = \"mpls-in-udp\", to = \"192.0.2.2\"",
+            "label 2001 is already sent to this router by VPN `red` with peer",
+        ),
+    ] {
+        let found = problems(from, to);
+        assert!(found.contains(expected), "{from} → {to}:\n{found}\nexpected\n{expected}");
+    }
+}
+
 const REFERENCES: &str = r#"
 [pe]
 core = ["core0"]
