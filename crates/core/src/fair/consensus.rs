@@ -6,10 +6,10 @@
 //! sets the shares, which therefore depend neither on round trips nor on packet sizes. docs/fairness.md derives the
 //! law.
 
-use super::IngressTransmit;
 use super::crowd::{News, Peers};
 use super::feedback::{Counters, Feedback, IDLE_PROBE, Report};
 use super::management::Reply;
+use super::{IngressTransmit, SilencePolicy};
 use crate::packet::QueuePacket;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
@@ -40,6 +40,8 @@ const MEMORY_TIME: f64 = 20.0;
 
 /// Price up to which the level accelerates.
 const CALM: f64 = 0.3;
+/// Price beyond which the level does not follow a higher mean.
+const OVERLOAD: f64 = 2.0;
 /// Loss beyond the base loss that has the price of a full target delay.
 const LOSS_TARGET: f64 = 0.005;
 /// Reaction to a change of the queueing delay and to loss, which both measure the overload, per round trip.
@@ -51,10 +53,15 @@ const ACCELERATION: f64 = 0.02;
 const FASTEST_GROWTH: f64 = 0.3;
 /// Rate of convergence to the mean level of the peers, per second.
 const CONSENSUS: f64 = 5.0;
-/// Time constant with which half of freed capacity is taken, in seconds.
+/// Time constant with which half of freed capacity is taken, in seconds, and the greatest growth of the level by it.
 const FREED_TIME: f64 = 0.15;
+const GREATEST_FREED: f64 = 1.5;
+/// Greatest ratio of the weight of a newcomer to that of the settled flows.
+const GREATEST_NEWCOMER: f64 = 20.0;
 /// Shortest round trip that the gains consider, and longest step of time, in seconds.
 const SHORTEST_ROUND_TRIP: f64 = 0.03;
+/// Longest mean round trip of a link, unless that of the flow is longer, in seconds.
+const LONGEST_ROUND_TRIP: f64 = 0.5;
 const LONGEST_STEP: f64 = 0.5;
 /// Factor above the greatest rate per weight of the group that a level may have under congestion.
 const CEILING: f64 = 1.05;
@@ -307,7 +314,7 @@ impl<P: QueuePacket> PacedFlow<P> {
             self.level -= (1.0 - exp(-elapsed / time)) * (self.level - reached).max(0.0);
         }
         self.take_freed(elapsed);
-        self.approach_peers(elapsed);
+        self.approach_peers(elapsed, time);
         self.bound();
     }
 
@@ -315,7 +322,9 @@ impl<P: QueuePacket> PacedFlow<P> {
     fn reaction_time(&self) -> f64 {
         let own = self.rate * self.congestion.least;
         let mean = (self.peers.in_flight + own) / (self.peers.rate + self.rate).max(1.0);
-        mean.max(SHORTEST_ROUND_TRIP) + 2.0 * DELAY_TIME
+        // News must not slow down the reaction without limit.
+        let longest = self.congestion.least.min(10.0).max(LONGEST_ROUND_TRIP);
+        mean.clamp(SHORTEST_ROUND_TRIP, longest) + 2.0 * DELAY_TIME
     }
 
     /// Raises the level, ever faster while there is no congestion. A flow without a backlog does not need more.
@@ -337,14 +346,26 @@ impl<P: QueuePacket> PacedFlow<P> {
     }
 
     /// Moves the level to the mean of the link's flows. Under congestion it does not exceed what one of them uses.
-    fn approach_peers(&mut self, elapsed: f64) {
+    ///
+    /// The flow measures by itself whether the link is free or overloaded. News that contradicts this, whether wrong or
+    /// old, must not empty the link or fill its queue: without congestion, consensus takes at most half of the fastest
+    /// growth, and under overload it raises nothing.
+    fn approach_peers(&mut self, elapsed: f64, time: f64) {
         if self.peers.weight == 0.0 {
             return;
         }
         let others = self.peers.weight / (self.peers.weight + self.weight * self.used);
-        self.level += (1.0 - exp(-CONSENSUS * elapsed)) * others * (self.peers.level - self.level);
+        let mut change = (1.0 - exp(-CONSENSUS * elapsed)) * others * (self.peers.level - self.level);
+        if self.price < CALM {
+            change = change.max(-0.5 * FASTEST_GROWTH / time * elapsed);
+        } else if self.price > OVERLOAD {
+            change = change.min(0.0);
+        }
+        self.level += change;
         if self.price > CALM {
-            let greatest = self.peers.greatest.max(self.rate / self.weight);
+            let own = self.rate / self.weight;
+            let limit = if self.price > OVERLOAD { 2.0 * own } else { f64::INFINITY };
+            let greatest = self.peers.greatest.min(limit).max(own);
             self.level = self.level.min(log((CEILING * greatest).max(f64::MIN_POSITIVE)));
         }
     }
@@ -388,19 +409,51 @@ impl<P: QueuePacket> PacedFlow<P> {
     pub fn set_peers(&mut self, link: Option<u32>, peers: Peers, elsewhere: f64) {
         if self.is_probing && peers.settled > 0.0 {
             // The newcomer leaves the others most of what it takes, until their levels have fallen.
-            self.level = peers.level - 0.7 * log(1.0 + self.weight / peers.settled);
+            let ratio = (self.weight / peers.settled).min(GREATEST_NEWCOMER);
+            self.level = peers.level - 0.7 * log(1.0 + ratio);
             (self.is_probing, self.growth) = (false, 0.0);
             self.bound();
         }
         if self.link == link && self.rate > 0.0 {
             let (before, sum) = (self.others + self.rate, peers.rate + self.rate);
             if sum < 0.95 * before {
-                self.freed += 0.5 * log(before / sum);
+                self.freed = (self.freed + 0.5 * log(before / sum)).min(GREATEST_FREED);
                 self.others = peers.rate;
             }
         }
         self.others += 0.3 * (peers.rate - self.others);
         (self.link, self.peers, self.elsewhere) = (link, peers, elsewhere);
+    }
+
+    /// Returns the price of the link that limits the flow: 1 at the target.
+    pub fn price(&self) -> f64 {
+        self.price
+    }
+
+    /// Returns the weight.
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// Returns the level: the natural logarithm of the permitted rate per unit of weight, in bytes per second.
+    pub fn level(&self) -> f64 {
+        self.level
+    }
+
+    /// Returns the rate sent in bytes per second, and the share of time with a backlog.
+    pub fn use_of_rate(&self) -> (f64, f64) {
+        (self.rate, self.used)
+    }
+
+    /// Returns the other flows that the same link limits.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// Returns the time since which the egress PE has been silent, if it is.
+    pub fn silent_since(&self) -> Option<Instant> {
+        let is_silent = self.feedback.is_silent(SilencePolicy::default().after);
+        is_silent.then(|| self.feedback.unanswered_since())
     }
 
     /// Returns the link that limits the flow.
@@ -412,7 +465,6 @@ impl<P: QueuePacket> PacedFlow<P> {
     pub fn publish(&mut self, now: Instant) -> News {
         self.measure(now);
         News {
-            at: now,
             weight: self.weight,
             level: self.level,
             rate: self.rate,

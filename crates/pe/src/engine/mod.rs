@@ -10,6 +10,7 @@
 //! - [`encapsulation`]: labels and tunnels of packets to the core; [`message`]: management packets.
 //! - [`neighbors`]: address resolution on circuits; [`local`]: packets to the router itself.
 //! - [`references`]: reference flows of relative weights, published between routers.
+//! - [`news`]: news of VPN flows under rate consensus, exchanged between routers.
 //! - [`replace`]: configuration changes without packet loss.
 //! - [`leave`]: packets released by the scheduler or sent to a circuit.
 //! - [`view`]: read access to circuits and flows.
@@ -30,6 +31,7 @@ mod local;
 mod message;
 mod neighbors;
 mod network;
+mod news;
 mod pool;
 mod queues;
 mod references;
@@ -57,6 +59,7 @@ use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe;
 use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::LabelValue;
+use news::NewsExchange;
 use pool::{Pool, StoredPacket};
 use references::References;
 use std::io;
@@ -141,6 +144,7 @@ impl<P: FramePort> PeEngine<P> {
         }
         state.query_neighbors(now);
         state.publish(now);
+        state.exchange_news(now);
         state.edge.handle_timeout(now);
         for _ in 0..BATCH * ports.len() {
             let Some((flow, transmit)) = state.edge.poll_transmit(now) else { break };
@@ -157,8 +161,9 @@ impl<P: FramePort> PeEngine<P> {
     /// Returns the time by which [`turn`](PeEngine::turn) must be called again; [`Instant::ZERO`] means at
     /// once.
     pub fn poll_timeout(&self) -> Instant {
-        let EngineState { edge, neighbors, references, .. } = &self.state;
-        edge.poll_timeout().min(neighbors.poll_timeout()).min(references.poll_timeout())
+        let EngineState { edge, neighbors, references, news, .. } = &self.state;
+        let publications = references.poll_timeout().min(news.poll_timeout());
+        edge.poll_timeout().min(neighbors.poll_timeout()).min(publications)
     }
 
     /// Sets the route to a peer, given by its number: port, MAC address of the next hop, and path MTU in
@@ -351,6 +356,7 @@ struct EngineState {
     labels: LabelTable,
     flows: Vec<EngineFlow>,
     references: References,
+    news: NewsExchange,
     vpns: Vec<EngineVpn>,
     peers: Vec<EnginePeer>,
     circuits: Vec<EngineCircuit>,

@@ -5,6 +5,7 @@ use super::circuits::Circuits;
 use super::counter::Counters;
 use super::encapsulation::Encapsulation;
 use super::host_properties::{self, HostProperties};
+use super::news::NewsExchange;
 use super::pool::Pool;
 use super::references::References;
 use super::{
@@ -51,6 +52,7 @@ pub(super) fn state(
         labels,
         flows,
         references: References::new(router),
+        news: NewsExchange::new(router),
         vpns,
         peers,
         circuits,

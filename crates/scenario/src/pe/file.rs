@@ -60,6 +60,8 @@ table! {
         mtu: Option<BoundedSize<1_344, 9_216>>,
         /// Clamp the maximum segment size of TCP connections to the MTU.
         clamp_segment_size: bool = true,
+        /// Exchange news of VPN flows under control `rate-consensus` with the peer. Of several tunnels to one router, only one may do so.
+        news: bool = true,
         /// Keys shared with the peer, which authenticate management packets. The first one signs; all are accepted. Default: no authentication.
         keys: List<Located<SharedKey>>,
     }
@@ -128,6 +130,8 @@ table! {
         routes: List<Located<PrefixText>>,
         /// Weight of the flow in the core, relative to other flows.
         weight: Positive = 1,
+        /// Numbers of the links in the core that the flow crosses and may share with others, for control `rate-consensus`; the same number means the same link and direction on all routers. Default: all flows share one link, number 0.
+        links: Option<Located<List<BoundedCount<0, 4_294_967_295>, 1, 32>>>,
         ..treatment: Treatment
     }
 }

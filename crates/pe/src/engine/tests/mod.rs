@@ -5,6 +5,7 @@ mod configuration;
 mod end_to_end;
 mod isolation;
 mod neighbors;
+mod news;
 mod queues;
 mod references;
 mod refusals;
