@@ -57,6 +57,8 @@ struct record {
 	u32 cwnd_changed;
 	u32 timeout;
 	u32 undo_marker;
+	/* Whether all data is sent and the send buffer has no room for more. */
+	u32 waits_for_buffer;
 };
 
 #define DEPTH 16
@@ -76,32 +78,22 @@ static void (*const ringbuf_submit)(void *record, u64 flags) = (void *)132;
 #define TCP 6
 #define ESTABLISHED 1
 #define CLOSED 7
+/* TCP_CHRONO_SNDBUF_LIMITED */
+#define WAITS_FOR_BUFFER 3
 
-INLINE u8 congestion_state(struct tcp_sock *tcp)
-{
-	struct inet_connection_sock *connection = &tcp->inet_conn;
-	u32 offset = __builtin_preserve_field_info(connection->icsk_ca_state, 0);
-	u32 left = __builtin_preserve_field_info(connection->icsk_ca_state, 4);
-	u32 right = __builtin_preserve_field_info(connection->icsk_ca_state, 5);
-	void *word = (void *)connection + offset;
-	u64 bits = 0;
-
-	switch (__builtin_preserve_field_info(connection->icsk_ca_state, 1)) {
-	case 1:
-		bits = *(u8 *)word;
-		break;
-	case 2:
-		bits = *(u16 *)word;
-		break;
-	case 4:
-		bits = *(u32 *)word;
-		break;
-	case 8:
-		bits = *(u64 *)word;
-		break;
-	}
-	return bits << left >> right;
-}
+/* Value of a bit field, whose place comes from the running kernel. */
+#define BIT_FIELD(object, field) ({ \
+	void *word = (void *)(object) + __builtin_preserve_field_info((object)->field, 0); \
+	u64 bits = 0; \
+	switch (__builtin_preserve_field_info((object)->field, 1)) { \
+	case 1: bits = *(u8 *)word; break; \
+	case 2: bits = *(u16 *)word; break; \
+	case 4: bits = *(u32 *)word; break; \
+	case 8: bits = *(u64 *)word; break; \
+	} \
+	bits << __builtin_preserve_field_info((object)->field, 4) >> \
+		__builtin_preserve_field_info((object)->field, 5); \
+})
 
 INLINE void fill(struct record *record, struct sock *sk, struct tcp_sock *tcp, enum kind kind)
 {
@@ -114,7 +106,7 @@ INLINE void fill(struct record *record, struct sock *sk, struct tcp_sock *tcp, e
 	record->local_port = sk->__sk_common.skc_num;
 	record->remote_port = to_host16(sk->__sk_common.skc_dport);
 	record->kind = kind;
-	record->state = congestion_state(tcp);
+	record->state = BIT_FIELD(&tcp->inet_conn, icsk_ca_state);
 	record->old_state = 0;
 	record->new_state = 0;
 	record->is_modelled = tcp->inet_conn.icsk_ca_ops->cong_control != 0;
@@ -139,6 +131,7 @@ INLINE void fill(struct record *record, struct sock *sk, struct tcp_sock *tcp, e
 	record->cwnd_changed = tcp->snd_cwnd_stamp;
 	record->timeout = tcp->inet_conn.icsk_rto;
 	record->undo_marker = tcp->undo_marker;
+	record->waits_for_buffer = BIT_FIELD(tcp, chrono_type) == WAITS_FOR_BUFFER;
 }
 
 INLINE void count_lost(void)

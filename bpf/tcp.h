@@ -114,6 +114,7 @@ struct tcp_sock {
 	u32 window_clamp;
 	u32 rcv_wnd;
 	u32 undo_marker;
+	u8 chrono_type : 2;
 	u64 bytes_acked;
 } KERNEL;
 

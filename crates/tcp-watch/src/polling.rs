@@ -97,6 +97,7 @@ impl Polling {
             // The window is reset when sending resumes.
             let fell = record.snapshot.cwnd < last.snapshot.cwnd;
             record.cwnd_changed = if fell { record.last_sent } else { last.cwnd_changed };
+            record.snapshot.send_buffer_full = has_waited_for_buffer(last, record);
             report_state_changes(last, record, &mut take);
             take(record, origin(last, record));
         }
@@ -145,6 +146,12 @@ fn matches(
         && (namespaces.is_empty() || namespaces.contains(&record.namespace))
         && (ports.is_empty() || ends.iter().any(|end| ports.contains(&end.port())))
         && (addresses.is_empty() || ends.into_iter().any(within))
+}
+
+/// Returns whether the send buffer was full for most of the time between two polls of a socket.
+pub(super) fn has_waited_for_buffer(last: &TcpRecord, record: &TcpRecord) -> bool {
+    let waited_ns = record.buffer_wait_us.saturating_sub(last.buffer_wait_us).saturating_mul(1_000);
+    waited_ns > record.time_ns.saturating_sub(last.time_ns) / 2
 }
 
 /// Returns the record of a connection that is no longer listed.
@@ -262,8 +269,10 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<ListedSocket> {
             delivery_rate: None,
             acknowledged: 0,
             retransmissions: 0,
+            send_buffer_full: false,
+            model_based: is_modeled,
         },
-        is_model_based: is_modeled,
+        buffer_wait_us: 0,
         marks: 0,
         is_probing: false,
         may_undo: false,
@@ -302,7 +311,10 @@ fn with_info(mut record: TcpRecord, info: &[u8]) -> Option<TcpRecord> {
         delivery_rate: long(160).and_then(rate),
         acknowledged: long(120).unwrap_or(0),
         retransmissions: word(100)?.into(),
+        send_buffer_full: false,
+        model_based: record.snapshot.model_based,
     };
+    record.buffer_wait_us = long(184).unwrap_or(0);
     record.marks = word(196).unwrap_or(0);
     // In milliseconds instead of the jiffies of the BPF programs: only differences matter.
     record.last_sent = now_ms.wrapping_sub(word(44)?);

@@ -47,8 +47,6 @@ pub struct TcpRecord {
     pub kind: RecordKind,
     /// State of the connection before the event.
     pub snapshot: FlowSnapshot,
-    /// Set if the congestion control follows a path model rather than single losses, as BBR does.
-    pub is_model_based: bool,
     /// Segments known to have been marked by the network.
     pub marks: u32,
     /// Whether a tail-loss probe is outstanding.
@@ -61,6 +59,9 @@ pub struct TcpRecord {
     pub cwnd_changed: u32,
     /// Retransmission timeout in jiffies.
     pub timeout: u32,
+    /// Total time in microseconds for which the full send buffer limited the sender; 0 if the source reports
+    /// the state at each event instead.
+    pub buffer_wait_us: u64,
 }
 
 /// Parses a record and its call stack, innermost first, which is set for congestion state changes.
@@ -78,7 +79,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<(TcpRecord, [u64; DEPTH])> {
     let [segment, cwnd, ssthresh, peer_window, outstanding, unsent] = reader.words()?;
     let [packets_out, sacked_out, lost_out, retrans_out] = reader.words()?;
     let [smoothed_us, min_us, delivered, interval_us, retransmissions, marks] = reader.words()?;
-    let [probe, last_sent, cwnd_changed, timeout, undo_marker] = reader.words()?;
+    let [probe, last_sent, cwnd_changed, timeout, undo_marker, waits_for_buffer] = reader.words()?;
     let happened = match (kind, new) {
         (0, _) => RecordKind::Acknowledged,
         (1, _) => RecordKind::Retransmitted,
@@ -106,6 +107,8 @@ pub(super) fn read(bytes: &[u8]) -> Option<(TcpRecord, [u64; DEPTH])> {
             .then(|| BitRate(bytes_of(delivered).saturating_mul(8_000_000) / u64::from(interval_us))),
         acknowledged,
         retransmissions: retransmissions.into(),
+        send_buffer_full: waits_for_buffer != 0,
+        model_based: is_modeled,
     };
     let record = TcpRecord {
         time_ns,
@@ -115,13 +118,13 @@ pub(super) fn read(bytes: &[u8]) -> Option<(TcpRecord, [u64; DEPTH])> {
         remote,
         kind: happened,
         snapshot,
-        is_model_based: is_modeled,
         marks,
         is_probing: probe != 0,
         may_undo: undo_marker != 0,
         last_sent,
         cwnd_changed,
         timeout,
+        buffer_wait_us: 0,
     };
     let mut stack = [0; DEPTH];
     if let Some(rest) = bytes.get(RECORD..) {
@@ -183,7 +186,7 @@ mod tests {
             90,
             50,
             1,
-            0,
+            1, // tail-loss probe, times, timeout, undo, send buffer
         ];
         bytes.extend(words.into_iter().flat_map(u32::to_ne_bytes));
         assert_eq!(bytes.len(), RECORD);
@@ -201,8 +204,8 @@ mod tests {
         assert_eq!(snapshot.delivery_rate, Some(BitRate(10_000_000)));
         assert_eq!(snapshot.pacing_rate, Some(BitRate(1_000_000)));
         assert_eq!(snapshot.smoothed_round_trip, Some(Duration::from_micros(1_500)));
-        assert!(record.is_probing && record.may_undo && !record.is_model_based);
-        for short in 0..RECORD - 4 {
+        assert!(record.is_probing && record.may_undo && snapshot.send_buffer_full && !snapshot.model_based);
+        for short in 0..RECORD {
             assert_eq!(read(&bytes[..short]), None);
         }
     }

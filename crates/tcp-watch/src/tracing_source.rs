@@ -4,7 +4,7 @@
 
 use super::filter::{Filter, ProcessFilter};
 use super::flows::ChangeOrigin;
-use super::polling::{POLL_INTERVAL, Polling, closed, report_state_changes};
+use super::polling::{POLL_INTERVAL, Polling, closed, has_waited_for_buffer, report_state_changes};
 use super::record::{NO_THRESHOLD, RecordKind, TcpRecord};
 use super::trace_parser::{self, Lines, ProbeValues, TraceEventKind};
 use super::tracefs::Instance;
@@ -165,6 +165,7 @@ impl TracedConnection {
     fn update(&mut self, listed: TcpRecord, has_state_changes: bool) {
         let FlowSnapshot { state, unsent, min_round_trip, pacing_rate, delivery_rate, segment, .. } =
             listed.snapshot;
+        let send_buffer_full = has_waited_for_buffer(&self.listed, &listed);
         let snapshot = &mut self.record.snapshot;
         let retransmissions = snapshot.retransmissions.max(listed.snapshot.retransmissions);
         *snapshot = FlowSnapshot {
@@ -174,6 +175,7 @@ impl TracedConnection {
             delivery_rate,
             segment,
             retransmissions,
+            send_buffer_full,
             state: if has_state_changes { snapshot.state } else { state },
             ..*snapshot
         };

@@ -37,6 +37,8 @@ impl TcpDataSender {
             delivery_rate: None,
             acknowledged: self.unacknowledged,
             retransmissions: self.retransmissions,
+            send_buffer_full: false,
+            model_based: false,
         }
     }
 }

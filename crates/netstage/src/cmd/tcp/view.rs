@@ -161,6 +161,8 @@ mod tests {
             delivery_rate: None,
             acknowledged,
             retransmissions: 3,
+            send_buffer_full: false,
+            model_based: false,
         };
         FlowEvent { time: Instant(seconds * 1_000_000_000), kind, snapshot }
     }
