@@ -17,7 +17,7 @@ use std::fmt;
 /// Major version of the schema. Readers refuse any other one.
 pub const MAJOR: u32 = 1;
 /// Minor version of the schema.
-pub const MINOR: u32 = 4;
+pub const MINOR: u32 = 5;
 
 /// Content of `record.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -448,6 +448,13 @@ impl StudyRecord {
     /// Returns the entry of a metric, if it occurs.
     pub fn metric(&self, name: &str) -> Option<&MetricEntry> {
         self.metrics.iter().find(|m| m.name == name)
+    }
+
+    /// Returns the reasons why findings of a router test are lower bounds only: the tester could not offer more. On other
+    /// stages, the hosts that send are part of the path under test.
+    pub fn shortfalls(&self) -> impl Iterator<Item = &String> {
+        let tests = self.cells.iter().filter(|_| self.stage == "router").flat_map(|cell| &cell.tests);
+        tests.flat_map(|test| &test.outcome.shortfalls)
     }
 
     /// Returns whether all expectations hold that must.

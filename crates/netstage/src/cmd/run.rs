@@ -104,7 +104,33 @@ pub(super) fn to_record(
     options: &StudyOptions,
     as_json: bool,
 ) -> Result<u8, Failure> {
-    show(&perform(scenario, runner, options, &*watch_interrupt()?)?, as_json)
+    let record = perform(scenario, runner, options, &*watch_interrupt()?)?;
+    write_incorrect_packets(&record)?;
+    show(&record, as_json)
+}
+
+/// File of the frames with which the faults of packets of a record are illustrated.
+#[cfg(feature = "full")]
+const INCORRECT_PACKETS: &str = "incorrect.pcapng";
+
+/// Writes the first frame with each kind of fault of each trial, if there are any.
+#[cfg(feature = "full")]
+fn write_incorrect_packets(record: &StoredRecord) -> Result<(), Failure> {
+    let trials = record.data.cells.iter().flat_map(|cell| &cell.tests).flat_map(|test| &test.outcome.trials);
+    let frames: Vec<Vec<u8>> = trials
+        .flat_map(|trial| &trial.faults)
+        .filter(|fault| !fault.bytes.is_empty())
+        .map(|fault| {
+            let digits = fault.bytes.as_bytes().as_chunks::<2>().0.iter();
+            digits.filter_map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()).collect()
+        })
+        .collect();
+    if frames.is_empty() {
+        return Ok(());
+    }
+    let path = record.folder.join(INCORRECT_PACKETS);
+    let written = netstage_host::ports::pcapng::write_frames(&path, "router", frames.iter().map(Vec::as_slice));
+    written.map_err(|error| Failure::write(&path, &error))
 }
 
 /// Runs a scenario with a progress bar.

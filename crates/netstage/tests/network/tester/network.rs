@@ -118,6 +118,11 @@ impl TesterNetwork {
         std::fs::remove_dir_all(self.folder.join("out")).unwrap();
     }
 
+    /// Removes the record or its parts.
+    pub fn remove_record_if_any(&self) {
+        let _ = std::fs::remove_dir_all(self.folder.join("out"));
+    }
+
     /// Starts a test.
     pub fn start_test(&self, configuration: &PathBuf) -> TestProcess {
         let mut command = netstage(&["test", "router", "--json", "--retries", "8", "--out"]);

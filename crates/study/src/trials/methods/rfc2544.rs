@@ -40,12 +40,19 @@ pub fn throughput(
         && high.0 - low.0 > 2.0 * search.resolution * maximum(session, probe, search.max_rate).0
     {
         let [low, high] = [low, high].map(|load| megabits(bits(load, probe.frame)));
-        session.add_verdict(format!(
+        let verdict = format!(
             "{subject}: the tester could not keep its schedule; the throughput is between {low} and {high}"
-        ));
+        );
+        session.add_shortfall(format!("{verdict}: {}", session.last_reason(&found.faults)));
+        session.add_verdict(verdict);
     }
     if let Some(limit) = found.tester_limit {
-        add_tester_limit(session, probe, limit);
+        add_tester_limit(session, probe, limit, &found.faults);
+    }
+    let resolution = search.resolution * maximum(session, probe, search.max_rate).0;
+    if found.throughput.is_none() && found.lossy.is_none_or(|lossy| lossy.0 > 2.0 * resolution) {
+        // The tester could not perform the trials at lower loads.
+        return Err(void(session, subject, &found.faults));
     }
     if found.throughput.is_none() {
         session.add_verdict(format!("{subject}: every trial had loss, down to the resolution of the search"));

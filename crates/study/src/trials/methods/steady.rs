@@ -1,6 +1,6 @@
 //! Highest steady rate: without loss and without growing delay.
 
-use super::{FrameProbe, add_rate, add_tester_limit, bits, delays, maximum, megabits, pauses, void};
+use super::{FrameProbe, add_rate, add_tester_bound, add_tester_limit, bits, delays, maximum, megabits, pauses, void};
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::steady::{Steady, SteadyConfig, SteadyVerdict};
 use netstage_core::measure::trial::{CountedLayer, FaultTolerance, OfferedLoad};
@@ -32,9 +32,6 @@ pub fn run(
         machine.record(&result, &seconds);
     }
     let (found, subject) = (machine.result(), &probe.subject);
-    if found.trials == 0 {
-        return Err(void(session, subject, &found.faults));
-    }
     let rate = |load: OfferedLoad| megabits(bits(load, probe.frame));
     let seconds = |time: f64| crate::format::quantity(time, "s");
     if let Some((load, verdict)) = found.beyond {
@@ -53,17 +50,23 @@ pub fn run(
         session.add_verdict(format!("{subject}: at {} {why}", rate(load)));
     }
     if let Some(limit) = found.tester_limit {
-        add_tester_limit(session, probe, limit);
-    }
-    if found.rate.is_none() {
-        let lowest = load(low).0.max(load(step).0);
-        if found.beyond.is_none_or(|(failed, _)| failed.0 > lowest * 1.001) {
-            return Err(void(session, subject, &found.faults));
-        }
-        session.add_verdict(format!("{subject}: no rate was steady, down to one step"));
+        add_tester_limit(session, probe, limit, &found.faults);
     }
     let upper = found.beyond.map_or(f64::NAN, |(load, _)| load.0);
-    let load = found.rate.unwrap_or(OfferedLoad(0.0));
+    let lowest = load(low).0.max(load(step).0);
+    let fails_at_lowest = found.beyond.is_some_and(|(failed, _)| failed.0 <= lowest * 1.001);
+    let load = match (found.rate, found.bound) {
+        (Some(rate), _) => rate,
+        _ if fails_at_lowest => {
+            session.add_verdict(format!("{subject}: no rate was steady, down to one step"));
+            OfferedLoad(0.0)
+        }
+        (None, Some(bound)) => {
+            add_tester_bound(session, probe, bound, &found.faults);
+            bound
+        }
+        (None, None) => return Err(void(session, subject, &found.faults)),
+    };
     add_rate(session, probe, load, (load.0, upper));
     if let Some(trial) = found.trial
         && let Some(all) = trial.delays
