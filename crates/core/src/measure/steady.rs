@@ -66,7 +66,8 @@ pub enum SteadyVerdict {
 /// Result of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SteadyResult {
-    /// Highest rate carried steadily in a confirming trial; `None` if there was none.
+    /// Highest rate carried steadily in a confirming trial. If the tester could not perform one, it is a lower bound: the
+    /// highest mean rate of a trial without loss and with a steady delay. `None` if there was none.
     pub rate: Option<OfferedLoad>,
     /// Result of that trial.
     pub trial: Option<TrialResult>,
@@ -107,6 +108,8 @@ pub struct Steady {
     found: Option<(u64, TrialResult)>,
     beyond: Option<(OfferedLoad, SteadyVerdict)>,
     tester_limit: Option<OfferedLoad>,
+    /// Highest mean rate of a steady trial, packets per second; zero if there was none.
+    bound: f64,
     trials: u32,
     validator: Referee,
 }
@@ -123,6 +126,7 @@ impl Steady {
             found: None,
             beyond: None,
             tester_limit: None,
+            bound: 0.0,
             trials: 0,
             validator: Referee::new(config.patience),
             config,
@@ -145,6 +149,17 @@ impl Steady {
     pub fn record(&mut self, result: &TrialResult, seconds: &[f64]) {
         let trial = self.next().expect("a result is recorded after a proposal");
         let fault = result.fault_of_delays(&trial, self.config.patience.tolerance);
+        let is_short =
+            matches!(fault, Some(TesterFault::GeneratorShort { .. } | TesterFault::GeneratorStopped { .. }));
+        if is_short && result.lost() > result.late {
+            // The packets that left kept their spacing: the router loses packets at the requested load, too.
+            self.count_trial(&trial, result, seconds);
+            return;
+        }
+        if (fault.is_none() || is_short) && judge(result, seconds, self.low_delay) == SteadyVerdict::Steady {
+            let mean = result.sent as f64 / trial.duration().as_secs_f64();
+            self.bound = self.bound.max(mean.min(trial.load.0));
+        }
         match self.validator.decide(result, fault) {
             Admission::Counted => self.count_trial(&trial, result, seconds),
             Admission::Repeat => {}
@@ -168,7 +183,7 @@ impl Steady {
     /// Returns the result so far.
     pub fn result(&self) -> SteadyResult {
         SteadyResult {
-            rate: self.found.map(|(steps, _)| self.steps(steps)),
+            rate: self.found.map_or(self.lower_bound(), |(steps, _)| Some(self.steps(steps))),
             trial: self.found.map(|(_, result)| result),
             beyond: self.beyond,
             low_delay: self.low_delay,
@@ -176,6 +191,13 @@ impl Steady {
             trials: self.trials,
             faults: self.validator.faults().to_vec(),
         }
+    }
+
+    /// Returns the lower bound of the rate, unless the router failed at the lowest rate.
+    fn lower_bound(&self) -> Option<OfferedLoad> {
+        let lowest = self.config.low.0.max(self.config.step.0);
+        let fails_at_lowest = self.beyond.is_some_and(|(load, _)| load.0 <= lowest * 1.001);
+        (self.bound > 0.0 && !fails_at_lowest).then_some(OfferedLoad(self.bound))
     }
 
     fn steps(&self, steps: u64) -> OfferedLoad {
@@ -357,6 +379,51 @@ mod tests {
         let (found, _) = run(Steady::new(config(1e6)), f64::INFINITY, f64::INFINITY, 500_100.0);
         assert_eq!(found.rate, Some(OfferedLoad(500_000.0)));
         assert_eq!((found.beyond, found.tester_limit), (None, Some(OfferedLoad(500_100.0))));
+    }
+
+    /// Draws routers, and testers that offer less than requested at random, stop early, or hold packets. The result is never
+    /// above the capacity of the router, and never unknown if packets were sent without loss.
+    #[test]
+    fn results_of_a_tester_that_falls_short_are_lower_bounds() {
+        let seed = netstage_harness::seed("short testers");
+        let mut random = crate::rng::RandomStream::new(seed, "testers");
+        let mut bounded = 0;
+        for case in 0..500 {
+            let mut search = Steady::new(config(1e6));
+            let (capacity, tester) = (1e3 + random.uniform() * 2e6, 1e4 + random.uniform() * 1.5e6);
+            let (is_busy, is_stopped) = (random.chance(0.5), random.chance(0.3));
+            let (mut count, mut best) = (0, 0.0_f64);
+            while let Some(trial) = search.next() {
+                let busy = if is_busy { 0.2 + 0.8 * random.uniform() } else { 1.0 };
+                let offered = trial.load.0.min(tester * busy);
+                let sent = libm::floor(offered * trial.duration().as_secs_f64()) as u64;
+                let lost = if offered > capacity { 1 + sent / 50 } else { 0 };
+                let received = sent - lost;
+                let sending = trial.duration();
+                let is_held = is_stopped && random.chance(0.8);
+                let held = Duration::from_millis(if is_held { 20 } else { 0 });
+                let result = TrialResult { sent, received, sending, held, ..TrialResult::default() };
+                if lost == 0 && !is_held {
+                    best = best.max(offered);
+                }
+                search.record(&result, &[10e-6; 10]);
+                count += 1;
+                assert!(count < 500, "case {case}");
+            }
+            let found = search.result();
+            let about = alloc::format!("case {case}: capacity {capacity}, tester {tester}, {found:?}");
+            assert!(found.rate.is_none_or(|rate| rate.0 <= capacity), "{about}");
+            let fails_at_lowest = found.beyond.is_some_and(|(load, _)| load.0 <= 2500.0 * 1.001);
+            assert!(found.rate.is_some() || best == 0.0 || fails_at_lowest, "{about}");
+            assert!(found.beyond.is_none_or(|(load, _)| load.0 >= capacity), "{about}");
+            if found.trial.is_none()
+                && let Some(bound) = found.rate
+            {
+                assert!(bound.0 > best * 0.98, "{about}, without loss at {best}");
+                bounded += 1;
+            }
+        }
+        assert!(bounded > 5, "{bounded} results are only bounded");
     }
 
     #[test]
