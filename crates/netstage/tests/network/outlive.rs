@@ -282,6 +282,10 @@ impl Stage {
         if code == Some(1) && matches!(case.fault, Fault::Agent(_)) && is_named {
             return self.remaining();
         }
+        // On a busy machine an agent may reconnect too late for the record; its results are fetched.
+        if code == Some(1) && case.is_long && failures.contains("not back within") {
+            return self.remaining();
+        }
         let is_failed = code == Some(1) && !(case.is_long && is_named);
         // A void run is accepted if the machine was too busy.
         let is_cut = ["lost its controller", "was killed"].iter().any(|reason| void.contains(reason));
@@ -366,6 +370,26 @@ fn assert_results_survive(cases: u64) {
     assert!(errors.is_empty(), "{} of {cases} cases:\n{}", errors.len(), errors.join("\n"));
 }
 
+/// The lease bounds the traffic of an agent that hears nothing. An agent that the fleet refuses stops before.
+fn a_removed_agent_stops_within_its_lease() {
+    needs::namespaces();
+    needs::program("nft", "nftables");
+    needs::program("cc", "gcc");
+    let stage = Stage::new("outlive-removed");
+    let case = Case { fault: Fault::Cut(0), is_long: true, gap: Duration::ZERO, phase: Some(Duration::ZERO) };
+    let command = stage.start(&case, "out");
+    assert!(within(LIMIT, || stage.counted("east") > 0), "no packets\n{}", stage.fleet.logs());
+    stage.fleet.succeed(&["fleet", "remove", "left"]);
+    sleep(LEASE - Duration::from_secs(1));
+    let stopped = stage.counted("east");
+    sleep(Duration::from_secs(2));
+    assert_eq!(stage.counted("east"), stopped, "{}", stage.fleet.logs());
+    let output = command.output();
+    assert_eq!(output.status.code(), Some(1), "{}", output_text(&output));
+    let failures = record(&stage.fleet.folder.join("out"))["failures"].to_string();
+    assert!(failures.contains("agent left was lost"), "{failures}");
+}
+
 fn results_survive_faults_of_the_control_network() {
     assert_results_survive(7);
 }
@@ -375,6 +399,7 @@ fn results_survive_two_hundred_faults_of_the_control_network() {
 }
 
 netstage_harness::tests![
+    a_removed_agent_stops_within_its_lease,
     results_survive_faults_of_the_control_network,
     #[ignore = "two hundred faults take half an hour"]
     results_survive_two_hundred_faults_of_the_control_network,
