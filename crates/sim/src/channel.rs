@@ -125,21 +125,13 @@ impl PlainChannel {
         time
     }
 
-    /// Returns the time until which the buffer is full; `None` if it has room at `now`.
-    pub fn full_until(&mut self, now: Instant) -> Option<Instant> {
+    /// Returns whether the queue has no room for another packet of a host that asks before it sends.
+    pub fn is_full(&mut self, now: Instant) -> bool {
         self.start_due_packets(now);
-        let (mut packets, mut bytes, mut until) = (self.waiting.len(), self.waiting_bytes, None);
-        for &(begins, size) in &self.waiting {
-            let room = match self.buffer {
-                Capacity::Packets(max) => packets <= max as usize,
-                Capacity::Bytes(max) => bytes <= max,
-            };
-            if room {
-                break;
-            }
-            (packets, bytes, until) = (packets - 1, bytes - u64::from(size), Some(begins));
+        match self.buffer {
+            Capacity::Packets(max) => self.waiting.len() > max as usize,
+            Capacity::Bytes(max) => self.waiting_bytes > max,
         }
-        until
     }
 
     /// Removes packets whose transmission has started from the queue.
@@ -202,11 +194,11 @@ impl Channel {
         Channel { kind, line: VecDeque::new(), pull: None, counts: ChannelCounters::new(grid), host: None }
     }
 
-    /// Makes the host that sends into this channel delay its packets, if the channel is plain: all others process
-    /// packets in the order of time.
-    pub fn delay_at_host(&mut self, seed: u64, name: &str) {
-        if let ChannelKind::Plain(plain) = &mut self.kind {
-            let limit = plain.transmission_time(FULL_PACKET).0.max(1);
+    /// Makes the host that sends into this channel delay its TCP segments by up to a packet's time on a line, if the
+    /// channel is plain: all others process packets in the order of time.
+    pub fn delay_at_host(&mut self, seed: u64, name: &str, line: &link::LinkDirectionConfig) {
+        if let ChannelKind::Plain(_) = &self.kind {
+            let limit = line.rate.transmission_time(FULL_PACKET + line.overhead).0.max(1);
             let stream = RandomStream::new(seed, &format!("host.{name}"));
             self.host = Some(Box::new(HostDelay { stream, limit, last: Instant::ZERO }));
         }
@@ -214,16 +206,10 @@ impl Channel {
 }
 
 impl HostDelay {
-    /// Returns a random delay.
-    #[inline]
-    pub fn draw(&mut self) -> Duration {
-        Duration(self.stream.below(self.limit))
-    }
-
     /// Draws the delay of a packet that the host sends at `now`.
     #[inline]
     pub fn delay(&mut self, now: Instant) {
-        self.last = self.last.max(now + self.draw());
+        self.last = self.last.max(now + Duration(self.stream.below(self.limit)));
     }
 }
 

@@ -12,6 +12,7 @@ use netstage_core::time::Duration;
 use netstage_core::{link, queue};
 use netstage_scenario::plan::{FlowGroup, FlowTransport, Hop, NodeKind, Plan, TunnelCrossing};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 /// One step of a packet's route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,10 @@ pub struct PlanRoutes {
     pub query: Vec<u32>,
     /// Per VPN with a window: route of replies from egress to ingress PE.
     pub reply: Vec<u32>,
+    /// Channels into which a host sends both TCP segments and datagrams. The segments first pass a channel of their own,
+    /// which delays them at random: on that of the datagrams, these could not overtake a delayed segment. These channels
+    /// follow all others.
+    pub shared: Vec<u32>,
     /// Per channel: whether some of its packets need an event at its far end.
     pub needs_line: Vec<bool>,
     /// Per channel: whether it is part of any route.
@@ -170,7 +175,7 @@ impl PlanRoutes {
     /// Builds the routes of a plan. Without `merge` every step gets its own event, which is slower but gives
     /// the same results (tested).
     pub fn new(plan: &Plan, merge: bool) -> PlanRoutes {
-        let mut routes = PlanRoutes::default();
+        let mut routes = PlanRoutes { shared: shared_channels(plan), ..PlanRoutes::default() };
         for group in &plan.flows {
             let dialogue = group.traffic.application().is_some();
             let (end, back) = match group.transport {
@@ -181,18 +186,18 @@ impl PlanRoutes {
                 _ if dialogue => (StepKind::Peer(1), None),
                 _ => (StepKind::Sink, None),
             };
-            let forward = routes.push(data_steps(plan, group, end));
+            let forward = routes.push_from_host(plan, group, data_steps(plan, group, end));
             routes.forward.push(forward);
             let back = back.map(|end| steps_back(plan, group, end));
-            let reverse = back.map_or(NO_ROUTE, |back| routes.push(back));
+            let reverse = back.map_or(NO_ROUTE, |back| routes.push_from_host(plan, group, back));
             routes.reverse.push(reverse);
             let (mut answers, mut acks) = (NO_ROUTE, NO_ROUTE);
             if dialogue {
                 let tcp = matches!(group.transport, FlowTransport::Tcp(_));
                 let end = if tcp { StepKind::Receiver } else { StepKind::Peer(0) };
-                answers = routes.push(steps_back(plan, group, end));
+                answers = routes.push_from_host(plan, group, steps_back(plan, group, end));
                 if tcp {
-                    acks = routes.push(data_steps(plan, group, StepKind::Sender));
+                    acks = routes.push_from_host(plan, group, data_steps(plan, group, StepKind::Sender));
                 }
             }
             routes.answers.push(answers);
@@ -219,8 +224,20 @@ impl PlanRoutes {
         start
     }
 
+    /// Adds the route of packets that leave a host: TCP segments through the channel that delays them, if there is one.
+    fn push_from_host(&mut self, plan: &Plan, group: &FlowGroup, mut steps: Vec<StepKind>) -> u32 {
+        let is_delayed = matches!(group.transport, FlowTransport::Tcp(_)) && !group.exact;
+        if let (true, Some(StepKind::Channel(first))) = (is_delayed, steps.first())
+            && let Some(number) = self.shared.iter().position(|shared| shared == first)
+        {
+            steps.insert(0, StepKind::Channel((channels_of(plan) + number) as u32));
+        }
+        self.push(steps)
+    }
+
     fn find_merges(&mut self, plan: &Plan, merge: bool) {
-        let channels = channels_of(plan);
+        let own = channels_of(plan);
+        let channels = own + self.shared.len();
         let mut feeders_of_channel = vec![Vec::new(); channels];
         let mut feeders_of_egress = vec![Vec::new(); plan.vpns.len()];
         let feeders = self.feeders_of_steps();
@@ -234,7 +251,7 @@ impl PlanRoutes {
                 list.push(*feeder);
             }
         }
-        let plain = |index: u32| is_plain(&channel(plan, index as usize).1);
+        let plain = |index: u32| index as usize >= own || is_plain(&channel(plan, index as usize).1);
         self.needs_line = vec![false; channels];
         for (at, feeder) in self.steps.iter_mut().zip(&feeders) {
             at.merged = merge
@@ -268,6 +285,26 @@ impl PlanRoutes {
         };
         self.steps.iter().enumerate().map(follow).collect()
     }
+}
+
+/// Returns the plain channels of links into which a host sends both TCP segments and datagrams.
+fn shared_channels(plan: &Plan) -> Vec<u32> {
+    let first = |hop: Option<&Hop>| hop.map(|hop| channel_of(*hop));
+    let is_tcp = |group: &&FlowGroup| matches!(group.transport, FlowTransport::Tcp(_));
+    let segments =
+        plan.flows.iter().filter(is_tcp).flat_map(|group| [group.path.first(), group.reverse.first()]);
+    let segments: BTreeSet<u32> = segments.filter_map(first).collect();
+    let datagrams =
+        plan.flows.iter().filter(|group| !is_tcp(group)).filter_map(|group| first(group.path.first()));
+    let shared: BTreeSet<u32> = datagrams.filter(|channel| segments.contains(channel)).collect();
+    let is_delayed =
+        |index: &u32| leaves_host(plan, *index as usize) && is_plain(&channel(plan, *index as usize).1);
+    shared.into_iter().filter(is_delayed).collect()
+}
+
+/// Returns the line by which a host sends delayed segments to a channel: it takes no time by itself.
+pub fn host_line() -> link::LinkDirectionConfig {
+    line(BitRate(1_000_000_000_000_000), Capacity::Bytes(u64::MAX))
 }
 
 fn channels(hops: &[Hop]) -> impl Iterator<Item = StepKind> + '_ {

@@ -15,7 +15,9 @@ use crate::host::{Hosts, SourceTarget};
 use crate::packet::{PacketBody, SimulatedPacket};
 use crate::pe::{self, Pe, VpnState};
 use crate::receiver::DatagramReceiver;
-use crate::route::{PlanRoutes, StepKind, channel, channels_of, first_device, is_plain, leaves_host};
+use crate::route::{
+    PlanRoutes, StepKind, channel, channels_of, first_device, host_line, is_plain, leaves_host,
+};
 use crate::stamp::StampMeasurement;
 use crate::watch::WindowHistories;
 use connections::config_of;
@@ -27,6 +29,7 @@ use netstage_core::time::Instant;
 use netstage_core::tournament::Tournament;
 use netstage_scenario::outcome::RunTotals;
 use netstage_scenario::plan::{GatewayTunnel, Plan};
+use std::ops::Range;
 use timers::Timer;
 
 /// Value of `line_of` for channels without a line.
@@ -49,8 +52,8 @@ pub struct Simulation<'a> {
     pub(crate) hosts: Hosts,
     pub(crate) pes: Vec<Pe>,
     pub(crate) vpns: Vec<VpnState>,
-    /// Index of the first channel that is a host's device.
-    first_device: usize,
+    /// Channels that are devices of hosts.
+    devices: Range<usize>,
     /// Per tunnel: overhead in bytes per packet.
     tunnel_overheads: Vec<u32>,
     pub(crate) tcp_bytes: Vec<u64>,
@@ -102,7 +105,7 @@ impl<'a> Simulation<'a> {
             channel_of: Vec::new(),
             lines: Tournament::new(0),
             timers: Tournament::new(timers),
-            first_device: first_device(plan),
+            devices: first_device(plan)..channels_of(plan),
             tunnel_overheads: plan.tunnels.iter().map(GatewayTunnel::overhead).collect(),
             pe_timers: Tournament::new(pes.len()),
             pes,
@@ -153,21 +156,32 @@ impl<'a> Simulation<'a> {
             let (name, config) = channel(self.plan, index);
             let plain = is_plain(&config);
             let mut channel = Channel::new(&config, plain, seed, &name, self.grid);
-            if leaves_host(self.plan, index) {
-                channel.delay_at_host(seed, &name);
+            if leaves_host(self.plan, index) && !self.routes.shared.contains(&(index as u32)) {
+                channel.delay_at_host(seed, &name, &config);
             }
-            self.channels.push(channel);
-            let needed = self.routes.used[index] && (!plain || self.routes.needs_line[index]);
-            self.line_of.push(if needed { self.channel_of.len() as u32 } else { NO_LINE });
-            if needed {
-                self.channel_of.push(index as u32);
-            }
+            self.add_channel(channel, plain);
+        }
+        for number in 0..self.routes.shared.len() {
+            let (name, config) = channel(self.plan, self.routes.shared[number] as usize);
+            let mut channel = Channel::new(&host_line(), true, seed, &name, self.grid);
+            channel.delay_at_host(seed, &name, &config);
+            self.add_channel(channel, true);
         }
         self.lines = Tournament::new(self.channel_of.len());
         for line in 0..self.channel_of.len() {
             if let ChannelKind::Full(link) = &self.channels[self.channel_of[line] as usize].kind {
                 self.lines.set(line as u32, link.poll_timeout());
             }
+        }
+    }
+
+    fn add_channel(&mut self, channel: Channel, plain: bool) {
+        let index = self.channels.len();
+        self.channels.push(channel);
+        let needed = self.routes.used[index] && (!plain || self.routes.needs_line[index]);
+        self.line_of.push(if needed { self.channel_of.len() as u32 } else { NO_LINE });
+        if needed {
+            self.channel_of.push(index as u32);
         }
     }
 
@@ -369,7 +383,7 @@ impl<'a> Simulation<'a> {
         };
         let now = channel.host.as_ref().map_or(now, |host| now.max(host.last));
         // TCP segments rejected by a device stay with the host, whose sender is notified by `handle_refusal`.
-        let kept = index as usize >= self.first_device && matches!(packet.body, PacketBody::Data(_));
+        let kept = self.devices.contains(&(index as usize)) && matches!(packet.body, PacketBody::Data(_));
         let Some(at) = plain.enter(&mut channel.counts, now, packet, kept) else {
             self.lose(now, packet);
             return None;

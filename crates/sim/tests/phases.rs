@@ -3,7 +3,7 @@
 mod support;
 
 use netstage_core::measure::Summary;
-use netstage_scenario::outcome::Metric;
+use netstage_scenario::outcome::{Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
 use support::plan_of;
 
@@ -89,4 +89,60 @@ fn a_part_of_a_packet_time_changes_no_mean_over_the_seeds() {
             );
         }
     }
+}
+
+/// Returns the share of lost packets of a flow with packets of this payload.
+fn lost_share(outcome: &RunOutcome, flow: &str, payload: f64) -> f64 {
+    let sum = |metric| outcome.get(metric, flow).unwrap().values.iter().sum::<f64>();
+    // Bins have one second.
+    let delivered = sum(Metric::FlowThroughput) / 8.0 / payload;
+    let lost = sum(Metric::FlowLost);
+    lost / (lost + delivered)
+}
+
+/// A host overloads its own line. Its segments arrive at random, as those of a probe, and find the queue full as often.
+#[test]
+fn segments_find_no_more_room_than_datagrams_of_the_same_host() {
+    let text = r#"
+        [scenario]
+        duration = "20 s"
+        [measure]
+        flow_detail = true
+        [node.a]
+        [node.b]
+        [link.line]
+        ends = ["a", "b"]
+        rate = "5 Mbit/s"
+        delay = "9 ms"
+        buffer = "100 packets"
+        reverse = { rate = "100 Mbit/s" }
+        [defaults.flow]
+        from = "a"
+        to = "b"
+        [flow.load]
+        count = 4
+        transport = "udp"
+        traffic = { model = "cbr", rate = "2 Mbit/s", packet = "128 B" }
+        [flow.probe]
+        transport = "udp"
+        traffic = { model = "poisson", rate = "40 kbit/s", packet = "1448 B" }
+        [flow.bulk]
+        count = 4
+        transport = "tcp"
+        tcp = { stack = "linux", window = "16 KiB" }"#;
+    let plan = plan_of(text);
+    let seed = netstage_harness::seed("phases") % 1_000_000;
+    let mut shares = [0.0; 2];
+    for seed in seed..seed + RUNS {
+        let outcome = netstage_sim::run(&plan, seed, &|| false).unwrap();
+        let segments =
+            (0..4).map(|flow| lost_share(&outcome, &format!("bulk[{flow}]"), 1_448.0)).sum::<f64>() / 4.0;
+        shares[0] += segments / RUNS as f64;
+        shares[1] += lost_share(&outcome, "probe", 1_420.0) / RUNS as f64;
+    }
+    let [segments, datagrams] = shares;
+    assert!(
+        segments > 0.75 * datagrams,
+        "{segments:.2} of the segments are lost, {datagrams:.2} of the datagrams"
+    );
 }

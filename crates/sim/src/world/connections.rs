@@ -10,6 +10,9 @@ use netstage_core::tcp;
 use netstage_core::time::{Duration, Instant};
 use netstage_wire as wire;
 
+/// Maximum time after which a refused segment is sent again if nothing is in flight (TCP_RESOURCE_PROBE_INTERVAL of Linux).
+const RESOURCE_PROBE: Duration = Duration::from_millis(500);
+
 impl Simulation<'_> {
     pub(super) fn handle_data(&mut self, now: Instant, packet: &SimulatedPacket) {
         self.deliver(now);
@@ -86,12 +89,8 @@ impl Simulation<'_> {
                 return;
             }
             let (device, exact) = (group.device, group.exact);
-            if let Some(until) = self.device_full_until(now, device) {
-                // At random, so that none of the flows that wait is always first.
-                let host =
-                    device.and_then(|device| self.channels[device as usize].host.as_mut()).filter(|_| !exact);
-                let pause = host.map_or(Duration::ZERO, |host| host.draw());
-                self.wake_sender(flow, until + pause);
+            if self.is_device_full(now, device) {
+                self.refuse(now, flow);
                 return;
             }
             let group = &self.hosts.groups[self.hosts.senders[flow as usize].group as usize];
@@ -108,7 +107,7 @@ impl Simulation<'_> {
                 body: PacketBody::Data(data),
             };
             self.send_from_host(now, packet, exact);
-            if self.device_full_until(now, device).is_some() {
+            if self.is_device_full(now, device) {
                 let slot = &mut self.hosts.senders[flow as usize];
                 let config = config_of(&self.hosts.groups, slot.group);
                 slot.tcp.handle_refusal(config);
@@ -118,6 +117,23 @@ impl Simulation<'_> {
         let slot = &mut self.hosts.senders[flow as usize];
         self.watch.changed(now, flow, &mut slot.tcp, config_of(&self.hosts.groups, slot.group));
         let wanted = slot.tcp.poll_timeout();
+        self.wake_sender(flow, wanted);
+    }
+
+    /// Refuses the segments of a sender whose host's device is full. As in Linux, the next ACK or timer sends them, not the
+    /// room that the device then has: other flows of the host may take it.
+    fn refuse(&mut self, now: Instant, flow: u32) {
+        let slot = &mut self.hosts.senders[flow as usize];
+        let config = config_of(&self.hosts.groups, slot.group);
+        let in_flight = slot.tcp.bytes_in_flight();
+        let mut wanted = slot.tcp.poll_timeout();
+        if slot.tcp.backlog() > in_flight && slot.tcp.congestion_window() > in_flight {
+            slot.tcp.handle_refusal(config);
+            if in_flight == 0 {
+                wanted = wanted.min(now + slot.tcp.retransmission_timeout().min(RESOURCE_PROBE));
+            }
+        }
+        self.watch.changed(now, flow, &mut slot.tcp, config);
         self.wake_sender(flow, wanted);
     }
 
@@ -132,13 +148,13 @@ impl Simulation<'_> {
         }
     }
 
-    /// Returns the time until which the device of a sender's host is full; `None` if it has room or does not
-    /// exist.
+    /// Returns whether the device of a sender's host exists and is full.
     #[inline]
-    fn device_full_until(&mut self, now: Instant, device: Option<u32>) -> Option<Instant> {
-        match &mut self.channels[device? as usize].kind {
-            ChannelKind::Plain(plain) => plain.full_until(now),
-            ChannelKind::Full(_) => None,
+    fn is_device_full(&mut self, now: Instant, device: Option<u32>) -> bool {
+        let Some(device) = device else { return false };
+        match &mut self.channels[device as usize].kind {
+            ChannelKind::Plain(plain) => plain.is_full(now),
+            ChannelKind::Full(_) => false,
         }
     }
 }
