@@ -21,6 +21,7 @@ const CONFIGURATION: &str = r#"
 core = ["core"]
 buffers = "65536 packets"
 [peer.far]
+trusted = true
 tunnel = { TUNNEL }
 [vpn.v.peer.far]
 send = 16

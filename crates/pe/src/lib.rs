@@ -3,6 +3,7 @@
 //!
 //! - [`daemon`]: the router on the interfaces of this host.
 //! - [`engine`]: frame processing over any kind of port, driven by the caller's clock.
+//! - [`private_key`]: key of a router for encrypted tunnels.
 //! - [`trace`]: record of a router's decisions; [`replay`]: replay of a trace.
 //!
 //! ```
@@ -15,5 +16,6 @@
 
 pub mod daemon;
 pub mod engine;
+pub mod private_key;
 pub mod replay;
 pub mod trace;

@@ -189,7 +189,7 @@ fn settings(plan: &Plan, vpn: usize) -> VpnFlowSettings {
 fn configured(plan: &Plan, side: usize) -> pe::PeConfig {
     let (own, far) = (&entering(plan)[side], 1 - side);
     let mut text = format!(
-        "[pe]\ncore = [\"core\"]\n[peer.far]\ntunnel = {{ {} }}\nclamp_segment_size = false\n",
+        "[pe]\ncore = [\"core\"]\n[peer.far]\ntrusted = true\ntunnel = {{ {} }}\nclamp_segment_size = false\n",
         tunnel(plan, side)
     );
     for number in 0..own.len() {

@@ -1,6 +1,7 @@
 //! Addresses, prefixes and labels in configuration files.
 
 use crate::error::Problems;
+use crate::pe::parse_key;
 use crate::scalar::BoundedCount;
 use crate::table::{Decode, ValueKind, mismatch};
 use crate::tree::TomlNode;
@@ -36,6 +37,7 @@ parsed! {
     Address(IpAddr) = "an address such as \"192.0.2.1\" or \"2001:db8::1\"",
         |text| text.parse().ok().filter(is_unicast);
     StationText([u8; 6]) = "a unicast MAC address such as \"02:00:00:00:00:01\"", parse_mac;
+    PublicKeyText([u8; 32]) = "a public key of 44 characters, as printed by `netstage pe key`", parse_key;
     Listen(SocketAddr) = "an address and port such as \"127.0.0.1:9635\"", |text| text.parse().ok();
     /// Loopback address and port, reachable from this host only.
     Loopback(SocketAddr) = "a loopback address and port such as \"127.0.0.1:2620\"",

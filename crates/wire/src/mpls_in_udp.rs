@@ -64,6 +64,12 @@ impl TunnelHeader {
     /// place at [`TunnelHeader::length`]. Over IPv4 the packet gets the Don't Fragment bit.
     #[inline]
     pub fn write(&self, packet: &mut [u8]) -> Result<(), TunnelHeaderError> {
+        self.write_to_port(PORT, packet)
+    }
+
+    /// Writes the headers like [`TunnelHeader::write`], for another protocol with this destination port.
+    #[inline]
+    pub fn write_to_port(&self, port: u16, packet: &mut [u8]) -> Result<(), TunnelHeaderError> {
         let header = self.length() - udp::HEADER;
         let length = packet.len().checked_sub(header).ok_or(TunnelHeaderError::DoesNotFit)?;
         match (self.source, self.destination) {
@@ -95,7 +101,7 @@ impl TunnelHeader {
         let sum = self
             .has_checksum
             .then(|| pseudo_header(self.source, self.destination, protocol::UDP, length as u32));
-        udp::write(&mut packet[header..], self.source_port, PORT, sum)
+        udp::write(&mut packet[header..], self.source_port, port, sum)
             .map_err(|_| TunnelHeaderError::DoesNotFit)
     }
 }
@@ -143,6 +149,16 @@ impl<'a> View<'a> {
     /// enabled it and both addresses are compared with those of a tunnel (RFC 7510 section 3.1 d, RFC 6936).
     #[inline]
     pub fn new(packet: &'a [u8], zero_over_ipv6: ZeroChecksum) -> Result<View<'a>, MplsInUdpError> {
+        View::at_port(PORT, packet, zero_over_ipv6)
+    }
+
+    /// Parses and checks a packet like [`View::new`], for another protocol with this destination port.
+    #[inline]
+    pub fn at_port(
+        port: u16,
+        packet: &'a [u8],
+        zero_over_ipv6: ZeroChecksum,
+    ) -> Result<View<'a>, MplsInUdpError> {
         let ip = ip::View::new(packet).map_err(MplsInUdpError::Ip)?;
         let zero = match ip {
             ip::View::V4(view) if !view.is_checksum_valid() => return Err(MplsInUdpError::HeaderChecksum),
@@ -157,7 +173,7 @@ impl<'a> View<'a> {
             return Err(MplsInUdpError::Fragment);
         }
         let datagram = udp::View::new(transport.payload).map_err(MplsInUdpError::Udp)?;
-        if datagram.destination() != PORT {
+        if datagram.destination() != port {
             return Err(MplsInUdpError::Other);
         }
         let (source, destination) = (ip.source(), ip.destination());

@@ -9,6 +9,7 @@ use netstage_host::clock::Epoch;
 use netstage_host::ports::{self, ReceivedFrame};
 use netstage_pe::engine::host_properties::{HostInterface, HostProperties, PeerProperties};
 use netstage_pe::engine::{Keys, PeEngine};
+use netstage_pe::private_key::PrivateKey;
 use netstage_scenario::pe::{self, PeConfig};
 use netstage_wire::{ethernet, ip};
 use std::collections::VecDeque;
@@ -50,21 +51,31 @@ impl ports::FramePort for Memory {
     }
 }
 
+const PEERS: usize = 5;
+
 /// One VPN per path through the core, with the same addresses: VLAN and labels distinguish them. The first VPN
 /// is a reference of this router, and the others follow references published by two peers.
 const CONFIGURATION: &str = r#"
 [pe]
 core = ["core"]
 buffers = "24 packets"
+private_key = "pe.key"
 
 [peer.peer0]
+trusted = true
 tunnel = { kind = "mpls", next_hop = "192.0.2.9", push = 100, accept = 101 }
 [peer.peer1]
+trusted = true
 tunnel = { kind = "mpls-in-udp", from = "192.0.2.1", to = "192.0.2.2" }
 [peer.peer2]
+trusted = true
 tunnel = { kind = "mpls-in-udp", from = "2001:db8::1", to = "2001:db8::3", checksum = true }
 [peer.peer3]
+trusted = true
 tunnel = { kind = "mpls-in-udp", from = "192.0.2.1", to = "192.0.2.4" }
+[peer.peer4]
+encryption = { public_key = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=" }
+tunnel = { kind = "mpls-in-udp", from = "192.0.2.1", to = "192.0.2.5" }
 
 [reference.a]
 number = 7
@@ -80,16 +91,17 @@ publish_to = ["peer1", "peer3"]
 
 static ROUTER: LazyLock<PeConfig> = LazyLock::new(|| {
     let mut text = CONFIGURATION.to_owned();
-    for number in 0..4 {
+    for number in 0..PEERS {
         let control =
-            ["decrease = 0.1", "reference = \"b\"", "reference = \"a\"", "reference = \"b\""][number];
+            [", decrease = 0.1", ", reference = \"b\"", ", reference = \"a\"", ", reference = \"b\"", ""]
+                [number];
         text += &format!(
             r#"
             [vpn.vpn{number}.peer.peer{number}]
             send = {}
             receive = {}
             routes = ["10.0.1.0/24", "fd00:1::/32"]
-            control = {{ queue = "8 packets", {control} }}
+            control = {{ queue = "8 packets"{control} }}
             [circuit.circuit{number}]
             vpn = "vpn{number}"
             interface = "customers"
@@ -107,9 +119,10 @@ static ROUTER: LazyLock<PeConfig> = LazyLock::new(|| {
 
 fn machine() -> HostProperties {
     let interfaces = [("core", [2, 0, 0, 0, 0, 2]), ("customers", [2, 0, 0, 0, 0, 1])];
-    let mut peers = vec![PeerProperties::default(); 4];
+    let mut peers = vec![PeerProperties::default(); PEERS];
     // Authenticated: messages are rejected at the digest.
     peers[3].keys = Keys::new(1, &[(1, b"key".to_vec())]);
+    peers[4].private_key = Some(PrivateKey::new([7; 32]));
     HostProperties {
         interfaces: interfaces.map(|(name, mac)| (name.into(), HostInterface { mac, mtu: 1500 })).into(),
         peers,
@@ -122,7 +135,7 @@ fn machine() -> HostProperties {
 
 pub fn run(bytes: &[u8]) {
     let mut engine = PeEngine::new(&ROUTER, &machine(), vec![Memory::default(), Memory::default()]).unwrap();
-    (0..4).for_each(|peer| engine.set_peer_route(peer, Some((CORE, [2, 0, 0, 0, 0, 3], 1500))));
+    (0..PEERS).for_each(|peer| engine.set_peer_route(peer, Some((CORE, [2, 0, 0, 0, 0, 3], 1500))));
     let buffers = engine.free_buffers();
     let (mut now, mut rest) = (Instant(1_000_000_000), bytes);
     while let Some((&[side, ahead, low, high], after)) = rest.split_first_chunk() {
@@ -142,7 +155,7 @@ pub fn run(bytes: &[u8]) {
         for frame in engine.port_mut(CUSTOMERS).sent.drain(..) {
             let view = ethernet::View::new(&frame).expect("a frame");
             let vlans: Vec<u16> = view.tags().map(|tag| tag.vlan).collect();
-            assert!(matches!(vlans[..], [100..104]), "{vlans:?}");
+            assert!(matches!(vlans[..], [100..=104]), "{vlans:?}");
             ip::View::new(view.payload()).expect("a packet");
         }
         engine.port_mut(CORE).sent.clear();

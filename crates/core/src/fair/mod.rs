@@ -4,6 +4,7 @@
 //! The simulator and the PE router use the same implementation. The mechanism is described in docs/i2vfc.md.
 
 pub mod allocation;
+pub mod balance;
 pub mod consensus;
 pub mod crowd;
 pub mod estimator;

@@ -421,7 +421,7 @@ impl Draw<'_> {
         let peer = if self.is_honest() { FAR[0].parse().unwrap() } else { self.any_address() };
         EdgeTask {
             configuration: format!(
-                "[pe]\ncore = [\"{core}\"]\n[peer.east]\ntunnel = {{ kind = \"mpls-in-udp\", to = \"{peer}\" }}\n\
+                "[pe]\ncore = [\"{core}\"]\n[peer.east]\ntunnel = {{ kind = \"mpls-in-udp\", to = \"{peer}\" }}\ntrusted = true\n\
                  [vpn.gold.peer.east]\nsend = 2001\nreceive = 1001\nroutes = [\"10.0.2.0/24\"]\n\
                  [circuit.office]\nvpn = \"gold\"\ninterface = \"{circuit}\"\naddress = \"10.1.1.1/24\"\n"
             ),

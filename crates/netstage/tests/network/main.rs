@@ -18,6 +18,7 @@ mod outlive;
 #[path = "../../../../tests/support/pair.rs"]
 mod pair;
 mod pe;
+mod pe_attacks;
 mod placed;
 mod router;
 #[path = "../support/mod.rs"]
@@ -43,6 +44,7 @@ netstage_harness::main![
     netem,
     outlive,
     pe,
+    pe_attacks,
     placed,
     router,
     router::changes,

@@ -13,18 +13,18 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 const CUSTOMERS: [&str; 2] = ["red", "blue"];
 
 /// Network of two edges with a link between them and, at each, a customer of the VPNs red and blue. Customers of both
 /// VPNs have the addresses 10.0.SITE.2 and fd00:SITE::2.
-struct TwoEdges {
-    edges: [Namespace; 2],
-    customers: [[Namespace; 2]; 2],
+pub(super) struct TwoEdges {
+    pub edges: [Namespace; 2],
+    pub customers: [[Namespace; 2]; 2],
 }
 
 impl TwoEdges {
-    fn new() -> TwoEdges {
+    pub fn new() -> TwoEdges {
         needs::namespaces();
         let edges = [(); 2].map(|()| Namespace::new().unwrap());
         let customers = [[(); 2]; 2].map(|site| site.map(|()| Namespace::new().unwrap()));
@@ -58,7 +58,7 @@ impl TwoEdges {
     }
 
     /// Sends a packet to a customer's other site and back. Returns `None` if a packet was lost.
-    fn echo(&self, customer: usize, is_v6: bool, text: &str) -> Option<String> {
+    pub fn echo(&self, customer: usize, is_v6: bool, text: &str) -> Option<String> {
         let [near, far] = [0, 1].map(|site: u8| {
             let own = if is_v6 { format!("[fd00:{site}::2]:7") } else { format!("10.0.{site}.2:7") };
             let socket =
@@ -75,14 +75,14 @@ impl TwoEdges {
     }
 }
 
-fn configuration(folder: &Path, site: usize, is_v6: bool, weight: u32) -> String {
+pub(super) fn configuration(folder: &Path, site: usize, is_v6: bool, weight: u32) -> String {
     let far = 1 - site;
     let to = if is_v6 { format!("2001:db8::{}", far + 1) } else { format!("192.0.2.{}", far + 1) };
     let socket = folder.join(format!("pe{site}.sock"));
     let metrics = if site == 0 { "metrics = \"127.0.0.1:9635\"\n" } else { "" };
     let mut text = format!(
         "[pe]\ncore = [\"core0\"]\ncontrol = \"{}\"\n{metrics}\n[peer.far]\n\
-         tunnel = {{ kind = \"mpls-in-udp\", to = \"{to}\" }}\n",
+         tunnel = {{ kind = \"mpls-in-udp\", to = \"{to}\" }}\ntrusted = true\n",
         socket.display()
     );
     if is_v6 {
@@ -100,9 +100,9 @@ fn configuration(folder: &Path, site: usize, is_v6: bool, weight: u32) -> String
     text
 }
 
-struct EdgeProcess<'a> {
+pub(super) struct EdgeProcess<'a> {
     process: TestProcess,
-    client: PeControlClient,
+    pub client: PeControlClient,
     folder: &'a TemporaryFolder,
     site: usize,
     trace: PathBuf,
@@ -126,7 +126,7 @@ impl EdgeProcess<'_> {
         EdgeProcess::start_with(world, folder, site, Some(trace))
     }
 
-    fn start_with<'a>(
+    pub fn start_with<'a>(
         world: &TwoEdges,
         folder: &'a TemporaryFolder,
         site: usize,
@@ -153,7 +153,7 @@ fn configure(folder: &TemporaryFolder, site: usize, is_v6: bool, weight: u32) {
     std::fs::write(folder.join(format!("pe{site}.toml")), text).unwrap();
 }
 
-fn is_reached(edge: &mut EdgeProcess<'_>) -> bool {
+pub(super) fn is_reached(edge: &mut EdgeProcess<'_>) -> bool {
     let state = edge.client.show().unwrap();
     state.peers.iter().all(|peer| peer.route.is_some())
 }

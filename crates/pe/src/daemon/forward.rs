@@ -5,7 +5,7 @@ use super::recorder::{self, Recorder};
 use super::snapshot::{self, PeSnapshot};
 use super::steering::FilterProgram;
 use super::threads::SharedReferences;
-use crate::engine::{MeasurementSource, PeEngine, PreparedReplacement};
+use crate::engine::{AlarmView, MeasurementSource, PeEngine, PreparedReplacement};
 use crate::trace;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
@@ -74,6 +74,15 @@ pub enum PeEvent {
         from: Option<String>,
         /// It is too old.
         is_old: bool,
+    },
+    /// An alarm about packets of an attacker was raised or cleared.
+    Alarm {
+        /// Name of the alarm.
+        name: &'static str,
+        /// Description of the packets.
+        description: &'static str,
+        /// It was raised.
+        is_raised: bool,
     },
     /// A port failed or works again.
     Port {
@@ -299,6 +308,10 @@ impl PeForwardingLoop {
             };
             let name = reference.name.to_owned();
             (self.report)(PeEvent::Reference { name, from, is_old });
+        }
+        for alarm in self.engine.alarm_changes(now) {
+            let AlarmView { name, description, is_raised, .. } = alarm;
+            (self.report)(PeEvent::Alarm { name, description, is_raised });
         }
         for port in 0..self.failures.len() {
             let failure = self.engine.failure(port).map(ToString::to_string);

@@ -4,6 +4,7 @@ use super::host::Host;
 use super::session::RouterEpoch;
 use crate::engine::Keys;
 use crate::engine::host_properties::{HostInterface, HostProperties, PeerProperties};
+use crate::private_key::PrivateKey;
 use netstage_core::edge;
 use netstage_host::shared_key::PresharedKey;
 use netstage_host::startup_error::StartupError;
@@ -41,7 +42,20 @@ fn peer(router: &PeConfig, host: &mut Host, peer: &pe::PeerConfig) -> Result<Pee
         PeerTunnel::MplsInUdp { to, from: None, .. } => Some(host.source_address_to(router, to)?),
         _ => None,
     };
-    Ok(PeerProperties { source, keys: keys(peer)? })
+    let private_key = match peer.is_encrypted() {
+        true => Some(private_key(router)?),
+        false => None,
+    };
+    Ok(PeerProperties { source, keys: keys(peer)?, private_key })
+}
+
+/// Reads the private key of this router.
+fn private_key(router: &PeConfig) -> Result<PrivateKey, StartupError> {
+    let path = router.private_key.as_ref().expect("the configuration names it for encrypted peers");
+    PrivateKey::read(path).map_err(|error| {
+        let message = format!("[pe] private_key {}: {error}", path.display());
+        StartupError::new(message, format!("create a key with: netstage pe key {}", path.display()))
+    })
 }
 
 /// Reads the keys shared with a peer from their files.

@@ -27,6 +27,25 @@ pub(super) fn text(state: &PeSnapshot) -> String {
         let value = f64::from(u8::from(peer.route.is_some()));
         page.sample("netstage_pe_peer_reachable", &[("peer", &peer.name)], value);
     }
+    page.begin_metric(
+        "netstage_pe_peer_session_age_seconds",
+        "gauge",
+        "Age of the present session of encryption with the peer; no sample without one.",
+    );
+    for peer in &state.peers {
+        if let Some(age) = peer.session_age_ns {
+            let value = age as f64 / 1e9;
+            page.sample("netstage_pe_peer_session_age_seconds", &[("peer", &peer.name)], value);
+        }
+    }
+    page.begin_metric(
+        "netstage_pe_alarm",
+        "gauge",
+        "1 while packets of this kind, which only an attacker or a faulty core sends, arrive; `netstage pe show` explains it.",
+    );
+    for alarm in &state.alarms {
+        page.sample("netstage_pe_alarm", &[("alarm", &alarm.name)], 1.0);
+    }
     let circuits: [(&str, &str, CircuitMetric<'_>); 4] = [
         ("received_packets", "Packets received from customers on the circuit.", &|c| c.received.packets),
         ("received_bytes", "IP-layer bytes received from customers on the circuit.", &|c| c.received.bytes),

@@ -76,7 +76,8 @@ impl PeDaemon {
     fn with(text: &str, path: &Path, trace: Option<&Path>, log: Log) -> Result<PeDaemon, PeError> {
         let router = Arc::new(pe::parse(&path.display().to_string(), text).map_err(PeError::Configuration)?);
         let mut host = Host::current()?;
-        let (beginning, guard) = (RouterEpoch::now(), PortGuard::hold()?);
+        let (beginning, guard) = (RouterEpoch::now(), PortGuard::hold(&router)?);
+        router.warnings().iter().for_each(|warning| log(Level::Note, warning));
         for name in router.customer_interfaces() {
             host.take_over(name)?.iter().for_each(|warning| log(Level::Note, warning));
         }
@@ -223,6 +224,13 @@ fn described(event: &PeEvent) -> (String, Level, String) {
         PeEvent::Reference { name, is_old: false, .. } => {
             let line = format!("reference {name}: up to date again");
             (format!("reference {name}"), Level::Note, line)
+        }
+        PeEvent::Alarm { name, description, is_raised } => {
+            let (level, what) = match is_raised {
+                true => (Level::Alarm, "; see docs/pe.md, Attacks"),
+                false => (Level::Note, ": none for a minute"),
+            };
+            (format!("alarm {name}"), level, format!("{name}: {description}{what}"))
         }
         PeEvent::Port { interface, failure: Some(why) } => {
             (format!("port {interface}"), Level::Alarm, format!("{interface} failed: {why}"))

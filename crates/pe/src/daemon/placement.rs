@@ -2,7 +2,7 @@
 
 use super::steering::{self, FilterProgram, NumberPartition, TooManyRanges, UNTAGGED};
 use netstage_host::startup_error::StartupError;
-use netstage_scenario::pe::{PeConfig, PeVpnConfig, PortKind};
+use netstage_scenario::pe::{PeConfig, PeVpnConfig, PeerConfig, PortKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Core of each VPN.
@@ -92,7 +92,8 @@ impl VpnPlacement {
         };
         if router.core.iter().any(|name| name == interface) {
             if self.cores == 1 {
-                return Ok(Some(steering::tunnels()));
+                let is_used = router.peers.iter().any(PeerConfig::is_encrypted);
+                return Ok(Some(steering::tunnels(is_used.then_some(router.encryption_port))));
             }
             let labels = router
                 .vpns
@@ -158,7 +159,7 @@ mod tests {
         let mut text = format!("[pe]\ncore = [\"core0\"]\ncores = {cores}\n{head}\n");
         for peer in ["east", "north"] {
             text.push_str(&format!(
-                "[peer.{peer}]\ntunnel = {{ kind = \"mpls-in-udp\", to = \"192.0.2.{}\" }}\n",
+                "[peer.{peer}]\ntrusted = true\ntunnel = {{ kind = \"mpls-in-udp\", to = \"192.0.2.{}\" }}\n",
                 peer.len()
             ));
         }
@@ -230,7 +231,7 @@ mod tests {
         let placement = VpnPlacement::new(&by_packet, &VpnPlacement::default()).unwrap();
         let filter = |router: &PeConfig, interface| placement.filter(router, interface, 1).unwrap();
         assert!(filter(&by_packet, "eth1").is_some());
-        assert_ne!(filter(&by_packet, "core0"), Some(steering::tunnels()));
+        assert_ne!(filter(&by_packet, "core0"), Some(steering::tunnels(None)));
         // A single core needs no filter.
         assert_eq!(filter(&router(1, "", &trunk[2..]), "eth2"), None);
         // With AF_XDP both would need the same core.

@@ -97,6 +97,7 @@ impl PeConfigurationFile {
             ("control", old.control == new.control),
             ("metrics", old.metrics == new.metrics),
             ("cores", old.cores == new.cores),
+            ("encryption_port", encryption_port(old) == encryption_port(new)),
         ] {
             if !is_same {
                 let message = format!("[pe] `{what}` cannot be changed while the router runs");
@@ -169,6 +170,11 @@ impl PeConfigurationFile {
         }
         Ok(replacements)
     }
+}
+
+/// Returns the port for encrypted packets, which is bound at the start; `None` without an encrypted peer.
+fn encryption_port(router: &PeConfig) -> Option<u16> {
+    router.peers.iter().any(pe::PeerConfig::is_encrypted).then_some(router.encryption_port)
 }
 
 /// Returns the interfaces, and whether each leads to the core.
@@ -289,6 +295,7 @@ impl PeDaemon {
         if router.cores > 1 {
             snapshot.sort_like(&router);
         }
+        let engine_peers = std::mem::take(&mut snapshot.peers);
         snapshot.peers = router
             .peers
             .iter()
@@ -298,7 +305,10 @@ impl PeDaemon {
                     PeerTunnel::MplsInUdp { to, .. } => ("mpls-in-udp", to),
                     PeerTunnel::Mpls { next_hop, .. } => ("mpls", next_hop),
                 };
+                let known = engine_peers.iter().find(|known| known.name == peer.name);
                 PeerState {
+                    is_encrypted: peer.is_encrypted(),
+                    session_age_ns: known.and_then(|known| known.session_age_ns),
                     name: peer.name.clone(),
                     tunnel: tunnel.into(),
                     address: Some(address),

@@ -3,6 +3,7 @@
 
 use netstage_host::clock::{self, Epoch, monotonic_ns};
 use netstage_host::startup_error::StartupError;
+use netstage_scenario::pe::{PeConfig, PeerConfig};
 use netstage_wire::mpls_in_udp;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use std::io;
@@ -27,7 +28,7 @@ impl RouterEpoch {
     }
 }
 
-/// Binds the MPLS-in-UDP port and discards what arrives there. The kernel, too, receives these packets, and
+/// Binds the UDP ports of tunnels and discards what arrives there. The kernel, too, receives these packets, and
 /// would answer with ICMP port unreachable.
 #[derive(Debug)]
 pub(super) struct PortGuard {
@@ -35,11 +36,15 @@ pub(super) struct PortGuard {
 }
 
 impl PortGuard {
-    pub fn hold() -> Result<PortGuard, StartupError> {
-        let addresses: [(Domain, SocketAddr); 2] = [
-            (Domain::IPV4, (Ipv4Addr::UNSPECIFIED, mpls_in_udp::PORT).into()),
-            (Domain::IPV6, (Ipv6Addr::UNSPECIFIED, mpls_in_udp::PORT).into()),
-        ];
+    pub fn hold(router: &PeConfig) -> Result<PortGuard, StartupError> {
+        let is_encrypted = router.peers.iter().any(PeerConfig::is_encrypted);
+        let ports = [mpls_in_udp::PORT].into_iter().chain(is_encrypted.then_some(router.encryption_port));
+        let addresses = ports.flat_map(|port| {
+            [
+                (Domain::IPV4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+                (Domain::IPV6, (Ipv6Addr::UNSPECIFIED, port).into()),
+            ]
+        });
         let mut sockets = Vec::new();
         for (domain, address) in addresses {
             let hold = || -> io::Result<Socket> {
@@ -61,12 +66,12 @@ impl PortGuard {
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                     return Err(StartupError::new(
-                        format!("UDP port {} is in use", mpls_in_udp::PORT),
-                        "stop the other provider edge router in this network namespace (ss -lunp)",
+                        format!("UDP port {} is in use", address.port()),
+                        "stop the other router or WireGuard interface in this network namespace (ss -lunp)",
                     ));
                 }
                 Err(error) => {
-                    return Err(StartupError::from_system("cannot bind the MPLS-in-UDP port", &error));
+                    return Err(StartupError::from_system("cannot bind the UDP port of tunnels", &error));
                 }
             }
         }

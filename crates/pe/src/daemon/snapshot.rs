@@ -53,6 +53,20 @@ pub struct PeSnapshot {
     pub neighbors: Vec<NeighbourState>,
     /// Counters of dropped and noticed packets, by name.
     pub counters: BTreeMap<String, u64>,
+    /// Raised alarms about packets of attackers.
+    pub alarms: Vec<AlarmState>,
+}
+
+/// Raised alarm.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AlarmState {
+    /// Name of the alarm: that of its counter.
+    pub name: String,
+    /// Description of the packets.
+    pub description: String,
+    /// Time since it was raised.
+    pub age_ns: u64,
 }
 
 /// State of an interface.
@@ -85,6 +99,10 @@ pub struct PeerState {
     pub route: Option<PeerRouteState>,
     /// Reason why the peer is unreachable, or empty.
     pub unreachable: String,
+    /// Packets to and from the peer are encrypted.
+    pub is_encrypted: bool,
+    /// Age of the present session of encryption; `None` without one.
+    pub session_age_ns: Option<u64>,
 }
 
 /// Route to a peer.
@@ -261,6 +279,23 @@ pub(super) fn of(engine: &mut PeEngine<AnyPort>, now: Instant) -> PeSnapshot {
         uptime_ns: now.0,
         free_buffers: engine.free_buffers() as u64,
         ports: ports.collect(),
+        peers: engine
+            .tunnels(now)
+            .map(|(name, since)| PeerState {
+                name: name.into(),
+                is_encrypted: true,
+                session_age_ns: since.map(|since| now.since(since).0),
+                ..PeerState::default()
+            })
+            .collect(),
+        alarms: engine
+            .alarms()
+            .map(|alarm| AlarmState {
+                name: alarm.name.into(),
+                description: alarm.description.into(),
+                age_ns: now.since(alarm.since).0,
+            })
+            .collect(),
         flows: flows(engine),
         references: engine.references().map(|reference| self::reference(now, reference)).collect(),
         circuits: engine
@@ -315,6 +350,12 @@ pub(super) fn merge(parts: Vec<PeSnapshot>) -> Option<PeSnapshot> {
         }
         whole.circuits.extend(part.circuits);
         whole.neighbors.extend(part.neighbors);
+        for alarm in part.alarms {
+            match whole.alarms.iter_mut().find(|known| known.name == alarm.name) {
+                Some(known) => known.age_ns = known.age_ns.max(alarm.age_ns),
+                None => whole.alarms.push(alarm),
+            }
+        }
         for (name, count) in part.counters {
             *whole.counters.entry(name).or_default() += count;
         }

@@ -110,9 +110,10 @@ fn result(accept: bool) -> BpfInstruction {
     step(RETURN, 0, 0, if accept { u32::MAX } else { 0 })
 }
 
-/// Returns a filter that accepts MPLS and MPLS-in-UDP.
-pub(super) fn tunnels() -> FilterProgram {
-    let mut program = label_stack();
+/// Returns a filter that accepts MPLS, MPLS-in-UDP, and UDP to the port for encrypted packets, if there is one.
+pub(super) fn tunnels(encryption_port: Option<u16>) -> FilterProgram {
+    let mut program = encryption_port.map_or(Vec::new(), udp_to);
+    program.extend(label_stack());
     program.push(result(true));
     FilterProgram(program)
 }
@@ -152,6 +153,29 @@ pub(super) fn vlans(division: &NumberPartition, core: usize) -> Result<FilterPro
         step(LOAD, 0, 0, UNTAGGED),
     ];
     division.end(core, program)
+}
+
+/// Accepts UDP to this port, and leaves all other frames to the instructions that follow.
+fn udp_to(port: u16) -> Vec<BpfInstruction> {
+    vec![
+        step(LOAD_HALF, 0, 0, 12),
+        step(JUMP_EQUAL, 0, 7, ethertype::IPV4.into()),
+        // IPv4: UDP, not a later fragment.
+        step(LOAD_BYTE, 0, 0, 23),
+        step(JUMP_EQUAL, 0, 11, 17),
+        step(LOAD_HALF, 0, 0, 20),
+        step(JUMP_ANY_SET, 9, 0, 0x1fff),
+        step(INDEX_HEADER_LENGTH, 0, 0, 14),
+        step(LOAD_HALF_INDEXED, 0, 0, 16),
+        step(JUMP, 0, 0, 4),
+        // IPv6: UDP without extension headers.
+        step(JUMP_EQUAL, 0, 5, ethertype::IPV6.into()),
+        step(LOAD_BYTE, 0, 0, 20),
+        step(JUMP_EQUAL, 0, 3, 17),
+        step(LOAD_HALF, 0, 0, 56),
+        step(JUMP_EQUAL, 0, 1, port.into()),
+        result(true),
+    ]
 }
 
 /// Rejects everything except tunneled packets and leaves the offset of the label stack in the index register.
@@ -303,7 +327,7 @@ mod tests {
 
     #[test]
     fn only_tunneled_packets_are_accepted() {
-        let program = tunnels();
+        let program = tunnels(None);
         let all = frames(&[1000]);
         assert!(all.iter().all(|frame| accepts(&program, frame, None)));
         let [_, udp, ..] = all;
@@ -315,6 +339,18 @@ mod tests {
         // Other EtherType, TCP, later fragment, other port.
         assert!(!changed(13, 6) && !changed(23, 6) && !changed(21, 1) && !changed(37, 0xea));
         assert!(!accepts(&program, &udp[..20], None));
+    }
+
+    #[test]
+    fn encrypted_packets_are_accepted_beside_tunneled_ones() {
+        let all = frames(&[1000]);
+        for (port, accepted) in [(51_820_u16, true), (6635, true), (6636, false)] {
+            for (mut frame, at) in all[1..].iter().cloned().zip([36, 44, 56]) {
+                frame[at..at + 2].copy_from_slice(&port.to_be_bytes());
+                assert_eq!(accepts(&tunnels(Some(51_820)), &frame, None), accepted, "{port} {at}");
+            }
+        }
+        assert!(accepts(&tunnels(Some(51_820)), &all[0], None));
     }
 
     #[test]
@@ -361,7 +397,12 @@ mod tests {
     fn the_kernel_accepts_the_programs() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let scattered = NumberPartition::new(0, (0..2_000).map(|n| (16 + n, n as usize / 2 % 2)).collect());
-        for program in [tunnels(), labels(&scattered, 0).unwrap(), vlans(&scattered, 1).unwrap()] {
+        for program in [
+            tunnels(None),
+            tunnels(Some(51_820)),
+            labels(&scattered, 0).unwrap(),
+            vlans(&scattered, 1).unwrap(),
+        ] {
             socket2::SockRef::from(&socket).attach_filter(&program.filter()).unwrap();
         }
     }

@@ -95,12 +95,12 @@ impl EngineState {
     #[inline]
     fn tunnel(
         &mut self,
-        peer: usize,
+        number: usize,
         buffered: StoredPacket,
         start: usize,
         (class, inner): (u8, LabelValue),
     ) -> Result<(), Counter> {
-        let peer = &self.peers[peer];
+        let peer = &self.peers[number];
         if !peer.is_reachable {
             self.pool.release(buffered.buffer);
             return Err(Counter::PeerUnreachable);
@@ -128,6 +128,10 @@ impl EngineState {
                 start -= outer.length();
                 let written = outer.write(&mut bytes[start..end]);
                 debug_assert!(written.is_ok(), "both addresses are of one IP version, and buffers are small");
+                if self.secure.is_encrypted(number) {
+                    self.encrypt(number, buffered.buffer, start..end, outer.dscp, outer.ecn);
+                    return Ok(());
+                }
             }
         }
         let header = peer.header.bytes();

@@ -1,6 +1,7 @@
 //! Properties of the host that an engine needs in addition to its configuration, and the limits they set.
 
 use super::keys::Keys;
+use crate::private_key::PrivateKey;
 use netstage_core::time::Duration;
 use netstage_host::clock::Epoch;
 use netstage_host::startup_error::StartupError;
@@ -42,6 +43,8 @@ pub struct PeerProperties {
     pub source: Option<IpAddr>,
     /// Shared keys, if management packets are authenticated.
     pub keys: Option<Keys>,
+    /// Private key of this router, if packets to and from the peer are encrypted.
+    pub private_key: Option<PrivateKey>,
 }
 
 impl HostProperties {

@@ -1,7 +1,8 @@
 //! Management packets: RFC 6374 messages on the generic associated channel of a VPN flow.
 
 use super::pool::{HEADROOM, StoredPacket};
-use super::{Counter, EngineState, Keys, PacketDrop};
+use super::{Counter, EngineState, FlowBalance, Keys, PacketDrop};
+use netstage_core::fair::balance::{BalanceResult, PacketBalance, PacketCounts};
 use netstage_core::fair::wire::{self, QueryError, ResponderTimes};
 use netstage_core::fair::{Query, Reply};
 use netstage_core::time::Instant;
@@ -43,9 +44,32 @@ impl EngineState {
             return self.send_response(now, at, flow, payload);
         }
         let reply = self.read_response(flow, payload)?;
+        let counts = PacketCounts {
+            session: 0,
+            number: reply.query.sent_at.0,
+            sent: reply.query.packets_sent,
+            received: reply.packets_received,
+        };
+        self.observe(at, flow, counts, |balance| &mut balance.sent);
         self.edge.handle_reply(at, flow, &reply);
         self.pool.release(payload.buffer);
         Ok(())
+    }
+
+    /// Compares the packets received with those sent.
+    fn observe(
+        &mut self,
+        at: Instant,
+        number: usize,
+        counts: PacketCounts,
+        direction: fn(&mut FlowBalance) -> &mut PacketBalance,
+    ) {
+        let balance = self.flows[number].balance.get_or_insert_default();
+        match direction(balance).observe(at, counts) {
+            BalanceResult::Balanced => {}
+            BalanceResult::Repeated => self.count(Counter::QueryRepeated.of(number)),
+            BalanceResult::Excess(packets) => self.count_times(Counter::MoreReceived.of(number), packets),
+        }
     }
 
     fn read_response(&mut self, number: usize, payload: StoredPacket) -> Result<Reply, PacketDrop> {
@@ -84,11 +108,24 @@ impl EngineState {
         let times = ResponderTimes { arrived_ns: unix(at), departs_ns: unix(now) };
         let sent_back = self.edge.packets_sent(number);
         let bytes = &mut self.pool.packet(payload)[gach::HEADER..];
+        let is_count = |query: &LossDelayMessage| {
+            query.has_wide_counters && !query.counts_bytes && !query.of_traffic_class
+        };
+        let query = LossDelayMessage::read(bytes).ok().map(|(query, _)| query).filter(is_count);
+        let counts = query.map(|query| PacketCounts {
+            session: query.session.number(),
+            number: query.timestamps[0].0,
+            sent: query.counters[0],
+            received: flow.egress.packets,
+        });
         let answered = Keys::between(keys, [flow.send, flow.receive], |authentication| {
             wire::answer(bytes, &flow.egress, sent_back, times, authentication)
         });
         match answered {
             Ok(length) => {
+                if let Some(counts) = counts {
+                    self.observe(at, number, counts, |balance| &mut balance.received);
+                }
                 let length = (gach::HEADER + length) as u16;
                 self.encapsulate_message(number, StoredPacket { length, ..payload });
                 Ok(())

@@ -11,6 +11,8 @@
 //! - [`neighbors`]: address resolution on circuits; [`local`]: packets to the router itself.
 //! - [`references`]: reference flows of relative weights, published between routers.
 //! - [`replace`]: configuration changes without packet loss.
+//! - [`alarms`]: alarms about packets of attackers.
+//! - [`secure`]: encrypted tunnels to peers.
 //! - [`leave`]: packets released by the scheduler or sent to a circuit.
 //! - [`view`]: read access to circuits and flows.
 //! - [`circuits`], [`pool`], [`counter`], [`keys`]: building blocks.
@@ -18,6 +20,7 @@
 //! Scheduling is implemented in [`netstage_core::edge`], window control in [`netstage_core::fair`]. The
 //! simulator uses the same code.
 
+mod alarms;
 mod circuits;
 pub mod counter;
 mod customer;
@@ -34,9 +37,11 @@ mod pool;
 mod queues;
 mod references;
 mod replace;
+mod secure;
 mod setup;
 mod view;
 
+pub use alarms::AlarmView;
 pub use counter::{Counter, Counters, Severity};
 pub use host_properties::HostProperties;
 pub use keys::Keys;
@@ -44,9 +49,11 @@ pub use references::{MeasurementSource, ReferenceCounts, ReferenceView};
 pub use replace::PreparedReplacement;
 pub use view::{CircuitView, FlowView, PacketTotals};
 
+use alarms::Alarms;
 use circuits::Circuits;
 use encapsulation::Encapsulation;
 use netstage_core::edge::{EdgeEvent, EdgeRecorder, LabelTable, VpnRoutes};
+use netstage_core::fair::balance::PacketBalance;
 use netstage_core::fair::wire::Querier;
 use netstage_core::fair::{Egress, PublishedReference};
 use netstage_core::neighbor::NeighborCache;
@@ -59,6 +66,7 @@ use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::LabelValue;
 use pool::{Pool, StoredPacket};
 use references::References;
+use secure::SecureTunnels;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -141,6 +149,7 @@ impl<P: FramePort> PeEngine<P> {
         }
         state.query_neighbors(now);
         state.publish(now);
+        state.handle_tunnels(now);
         state.edge.handle_timeout(now);
         for _ in 0..BATCH * ports.len() {
             let Some((flow, transmit)) = state.edge.poll_transmit(now) else { break };
@@ -157,8 +166,9 @@ impl<P: FramePort> PeEngine<P> {
     /// Returns the time by which [`turn`](PeEngine::turn) must be called again; [`Instant::ZERO`] means at
     /// once.
     pub fn poll_timeout(&self) -> Instant {
-        let EngineState { edge, neighbors, references, .. } = &self.state;
-        edge.poll_timeout().min(neighbors.poll_timeout()).min(references.poll_timeout())
+        let EngineState { edge, neighbors, references, secure, .. } = &self.state;
+        let others = neighbors.poll_timeout().min(references.poll_timeout()).min(secure.poll_timeout());
+        edge.poll_timeout().min(others)
     }
 
     /// Sets the route to a peer, given by its number: port, MAC address of the next hop, and path MTU in
@@ -168,15 +178,23 @@ impl<P: FramePort> PeEngine<P> {
     ///
     /// Panics if the port is not a core port.
     pub fn set_peer_route(&mut self, peer: usize, way: Option<(usize, Mac, u16)>) {
-        let EngineState { peers, sides, .. } = &mut self.state;
+        let EngineState { peers, sides, secure, .. } = &mut self.state;
+        let is_encrypted = secure.is_encrypted(peer);
         let peer = &mut peers[peer];
         peer.is_reachable = way.is_some();
         if let Some((port, next_hop, mtu)) = way {
             let PortSide::Core { mac } = &sides[port] else { panic!("the port leads to customers") };
             peer.port = port as u32;
             peer.header = setup::core_header(&peer.encapsulation, next_hop, *mac);
-            peer.mtu = setup::left(&peer.encapsulation, mtu) as u16;
+            peer.mtu = setup::left(&peer.encapsulation, is_encrypted, mtu) as u16;
         }
+    }
+
+    /// Returns each peer with encryption by name, and the start of its present session, if there is one.
+    pub fn tunnels(&self, now: Instant) -> impl Iterator<Item = (&str, Option<Instant>)> {
+        let EngineState { secure, names, .. } = &self.state;
+        let encrypted = names.peers.iter().enumerate().filter(|(peer, _)| secure.is_encrypted(*peer));
+        encrypted.map(move |(peer, name)| (name.as_str(), secure.session_since(now, peer)))
     }
 
     /// Returns the flows whose peer became silent or answered again since the last call, each with its
@@ -188,6 +206,16 @@ impl<P: FramePort> PeEngine<P> {
             (std::mem::replace(&mut flow.is_silent, is_silent) != is_silent).then_some((number, is_silent))
         });
         changed.collect()
+    }
+
+    /// Returns the alarms that were raised or cleared since the last call. To be called periodically.
+    pub fn alarm_changes(&mut self, now: Instant) -> Vec<AlarmView> {
+        self.state.alarms.watch(now, &self.state.totals)
+    }
+
+    /// Returns the raised alarms.
+    pub fn alarms(&self) -> impl Iterator<Item = AlarmView> {
+        self.state.alarms.raised()
     }
 
     /// Starts to record the inputs and decisions of the VPN flows. Must be called before their first
@@ -353,6 +381,7 @@ struct EngineState {
     references: References,
     vpns: Vec<EngineVpn>,
     peers: Vec<EnginePeer>,
+    secure: SecureTunnels,
     circuits: Vec<EngineCircuit>,
     exits: Vec<CircuitNextHop>,
     neighbors: NeighborCache<StoredPacket>,
@@ -362,6 +391,7 @@ struct EngineState {
     from_customers: Vec<customer::CustomerPacket>,
     from_core: Vec<network::CorePacket>,
     totals: Counters,
+    alarms: Alarms,
     /// Frames to send at the end of the turn, per port.
     departures: Vec<Vec<DepartingFrame>>,
     names: DisplayNames,
@@ -389,8 +419,17 @@ struct EngineFlow {
     egress: Egress,
     /// Allocated with the first counted event.
     counters: Option<Box<Counters>>,
+    /// Allocated with the first management packet.
+    balance: Option<Box<FlowBalance>>,
     /// Last reported silence of the peer.
     is_silent: bool,
+}
+
+/// Balances of the packets received from the peer, by its queries, and of those sent to it, by its responses.
+#[derive(Debug, Default)]
+struct FlowBalance {
+    received: PacketBalance,
+    sent: PacketBalance,
 }
 
 #[derive(Debug)]
@@ -512,10 +551,15 @@ impl EngineState {
     }
 
     #[cold]
-    fn count(&mut self, PacketDrop { counter, flow }: PacketDrop) {
-        self.totals.add(counter, 1);
+    fn count(&mut self, packet: PacketDrop) {
+        self.count_times(packet, 1);
+    }
+
+    #[cold]
+    fn count_times(&mut self, PacketDrop { counter, flow }: PacketDrop, times: u64) {
+        self.totals.add(counter, times);
         if let Some(flow) = flow {
-            self.flows[flow].counters.get_or_insert_default().add(counter, 1);
+            self.flows[flow].counters.get_or_insert_default().add(counter, times);
         }
     }
 }

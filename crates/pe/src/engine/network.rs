@@ -33,6 +33,25 @@ pub(super) struct ReceivingTunnel {
     destination: IpAddr,
     ecn: Ecn,
     has_checksum: bool,
+    /// Peer whose key decrypted the packet; `None` if the packet was not encrypted.
+    decrypted_by: Option<u32>,
+}
+
+impl ReceivingTunnel {
+    fn plain(view: &mpls_in_udp::View<'_>) -> ReceivingTunnel {
+        ReceivingTunnel {
+            source: view.source,
+            destination: view.destination,
+            ecn: view.ecn,
+            has_checksum: view.has_checksum,
+            decrypted_by: None,
+        }
+    }
+
+    /// Returns the tunnel of a packet that a peer's key decrypted, with the ECN of both headers combined.
+    pub(super) fn decrypted(view: &mpls_in_udp::View<'_>, ecn: Ecn, peer: u32) -> ReceivingTunnel {
+        ReceivingTunnel { ecn, decrypted_by: Some(peer), ..ReceivingTunnel::plain(view) }
+    }
 }
 
 impl EngineState {
@@ -51,16 +70,25 @@ impl EngineState {
         if view.payload_offset() != ethernet::HEADER {
             return Err(Counter::NotATunnel.into());
         }
+        if let Some(result) = self.read_encrypted_frame(at, port, &view) {
+            return result;
+        }
         let tunnel = tunnel(&view)?;
         let labeled = tunnel.map_or(view.payload(), |tunnel| tunnel.payload);
+        self.read_labeled_packet(at, port, tunnel.as_ref().map(ReceivingTunnel::plain), labeled)
+    }
+
+    /// Reads a label stack with its payload, received through this port and tunnel.
+    #[inline]
+    pub(super) fn read_labeled_packet(
+        &mut self,
+        at: Instant,
+        port: usize,
+        tunnel: Option<ReceivingTunnel>,
+        labeled: &[u8],
+    ) -> Result<(), PacketDrop> {
         let stack = Stack::new(labeled).map_err(|_| Counter::LabelStack)?;
         let labels = stack.payload_offset();
-        let tunnel = tunnel.map(|view| ReceivingTunnel {
-            source: view.source,
-            destination: view.destination,
-            ecn: view.ecn,
-            has_checksum: view.has_checksum,
-        });
         let is_channel = stack.carries_generic_channel();
         let label = stack.entries().nth_back(usize::from(is_channel)).map(|entry| entry.label);
         let Some(flow) = label.and_then(|label| self.labels.get(label)) else {
@@ -152,6 +180,13 @@ impl EngineState {
         port: usize,
         tunnel: Option<&ReceivingTunnel>,
     ) -> Result<bool, Counter> {
+        let decrypted_by = tunnel.and_then(|tunnel| tunnel.decrypted_by);
+        if decrypted_by.is_none() && self.secure.is_encrypted(peer) {
+            return Err(Counter::Unencrypted);
+        }
+        if decrypted_by.is_some_and(|decrypted_by| decrypted_by as usize != peer) {
+            return Ok(false);
+        }
         let peer = &self.peers[peer];
         Ok(match (peer.encapsulation, tunnel) {
             (Encapsulation::Mpls { .. }, None) => peer.port as usize == port,

@@ -66,13 +66,16 @@ impl EngineState {
     fn take_over(&mut self, now: Instant, old: &mut EngineState, settings: &[VpnFlowSettings]) {
         std::mem::swap(&mut self.pool, &mut old.pool);
         std::mem::swap(&mut self.totals, &mut old.totals);
+        std::mem::swap(&mut self.alarms, &mut old.alarms);
         self.take_over_flows(now, old, settings);
         self.take_over_references(now, old);
         self.take_over_circuits(old);
         let before: HashMap<&str, usize> =
             old.names.peers.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
-        for (name, peer) in self.names.peers.iter().zip(&mut self.peers) {
-            let Some(known) = before.get(name.as_str()).map(|number| &old.peers[*number]) else { continue };
+        for (number, (name, peer)) in self.names.peers.iter().zip(&mut self.peers).enumerate() {
+            let Some(known_number) = before.get(name.as_str()).copied() else { continue };
+            self.secure.take_over(number, &mut old.secure, known_number);
+            let known = &old.peers[known_number];
             let port = &old.names.ports[known.port as usize];
             let port = self.names.ports.iter().position(|name| name == port);
             if let (true, Some(port)) = (known.encapsulation == peer.encapsulation, port) {
@@ -97,6 +100,7 @@ impl EngineState {
             }
             flow.egress = known.egress;
             flow.counters = known.counters.take();
+            flow.balance = known.balance.take();
             flow.is_silent = known.is_silent;
             self.vpns[flow.vpn as usize].held += self.edge.queue_len(number) as u32;
         }

@@ -1,12 +1,14 @@
 //! Builds the engine state from a checked configuration and the host properties. All lookups a packet would
 //! need are done here, once.
 
+use super::alarms::Alarms;
 use super::circuits::Circuits;
 use super::counter::Counters;
 use super::encapsulation::Encapsulation;
 use super::host_properties::{self, HostProperties};
 use super::pool::Pool;
 use super::references::References;
+use super::secure::{self, SecureTunnel, SecureTunnels};
 use super::{
     BATCH, CircuitNextHop, DisplayNames, EngineCircuit, EngineFlow, EnginePeer, EngineState, EngineVpn,
     EthernetTemplate, PacketTotals, PortSide, RouteTarget, flows as vpn_flows,
@@ -18,7 +20,7 @@ use netstage_core::neighbor::NeighborCache;
 use netstage_core::queue::TrafficClass;
 use netstage_core::time::Instant;
 use netstage_host::startup_error::StartupError;
-use netstage_scenario::pe::{self, PeConfig, PeerTunnel};
+use netstage_scenario::pe::{self, PeConfig, PeerProtection, PeerTunnel};
 use netstage_wire::ethernet::{self, Mac, Tag, ethertype};
 use netstage_wire::ip::{v4, v6};
 use netstage_wire::loss_delay::LossDelaySession;
@@ -39,6 +41,7 @@ pub(super) fn state(
     let peers = router.peers.iter().zip(&machine.peers);
     let peers = peers.map(|(peer, known)| self::peer(router, machine, peer, known));
     let peers = peers.collect::<Result<Vec<EnginePeer>, StartupError>>()?;
+    let tunnels = secure_tunnels(router, machine, &peers)?;
     let (circuits, sides) = circuits(router, machine, &ports)?;
     let (flows, labels, class_tables) = flows(router, machine, &peers);
     let (vpns, exits) = vpns(router);
@@ -53,6 +56,7 @@ pub(super) fn state(
         references: References::new(router),
         vpns,
         peers,
+        secure: SecureTunnels::new(router.encryption_port, tunnels),
         circuits,
         exits,
         neighbors: NeighborCache::new(),
@@ -61,6 +65,7 @@ pub(super) fn state(
         from_customers: Vec::with_capacity(BATCH),
         from_core: Vec::with_capacity(BATCH),
         totals: Counters::default(),
+        alarms: Alarms::default(),
         departures: ports.iter().map(|_| Vec::new()).collect(),
         names: DisplayNames {
             vpns: names(&mut router.vpns.iter().map(|vpn| &vpn.name)),
@@ -109,7 +114,7 @@ fn peer(
         }
     };
     let mtu = machine.peer_mtu(router, peer);
-    let left = left(&encapsulation, mtu);
+    let left = left(&encapsulation, peer.is_encrypted(), mtu);
     if left < MIN_MTU {
         let message = format!(
             "peer {}: a core MTU of {mtu} B leaves {left} B for customer packets; {MIN_MTU} B are needed",
@@ -128,14 +133,40 @@ fn peer(
     })
 }
 
+/// Builds the encrypted tunnels, by index of the peer.
+fn secure_tunnels(
+    router: &PeConfig,
+    machine: &HostProperties,
+    peers: &[EnginePeer],
+) -> Result<Vec<Option<SecureTunnel>>, StartupError> {
+    let tunnel = |(number, peer): (usize, &pe::PeerConfig)| {
+        let PeerProtection::Encrypted { public_key, port } = peer.protection else { return Ok(None) };
+        let Encapsulation::MplsInUdp { local, remote, .. } = peers[number].encapsulation else {
+            unreachable!("a label switched path cannot be encrypted")
+        };
+        let own = machine.peers[number].private_key.as_ref().expect("the host supplies the key of the file");
+        if own.public() == public_key {
+            let message = format!("peer {}: the public key is that of this router", peer.name);
+            return Err(StartupError::new(
+                message,
+                "set the key that `netstage pe key FILE` prints on the peer",
+            ));
+        }
+        Ok(Some(SecureTunnel::new(own, public_key, [local, remote], port, number as u32)))
+    };
+    router.peers.iter().enumerate().map(tunnel).collect()
+}
+
 /// Returns the part of a core MTU available to customer packets, bytes.
-pub(super) fn left(encapsulation: &Encapsulation, mtu: u16) -> usize {
+pub(super) fn left(encapsulation: &Encapsulation, is_encrypted: bool, mtu: u16) -> usize {
     let around = match encapsulation {
         Encapsulation::Mpls { push, .. } => mpls::ENTRY * usize::from(push.is_some()),
         Encapsulation::MplsInUdp { local: IpAddr::V4(_), .. } => v4::HEADER + udp::HEADER,
         Encapsulation::MplsInUdp { local: IpAddr::V6(_), .. } => v6::HEADER + udp::HEADER,
     };
-    usize::from(mtu).saturating_sub(around + mpls::ENTRY)
+    // The whole MPLS-in-UDP packet is inside the encrypted one, whose outer headers are of the same size.
+    let encryption = if is_encrypted { around + secure::OVERHEAD } else { 0 };
+    usize::from(mtu).saturating_sub(around + encryption + mpls::ENTRY)
 }
 
 /// Builds the Ethernet header of frames to the core.
@@ -227,6 +258,7 @@ fn flows(
             querier: Querier::new(session, machine.epoch_unix_ns, asks_for_marks),
             egress: Egress::default(),
             counters: None,
+            balance: None,
             is_silent: false,
         });
     }

@@ -13,6 +13,7 @@ const CONFIGURATION: &str = r#"
 core = ["core"]
 
 [peer.far]
+trusted = true
 tunnel = { kind = "mpls", next_hop = "192.0.2.2" }
 
 [reference.gold]

@@ -3,8 +3,8 @@
 
 use super::file::{self, PeFile};
 use super::{
-    CircuitConfig, PacketFilter, PeConfig, PeVpnConfig, PeerConfig, PeerTunnel, VpnFlowConfig, leaks,
-    references,
+    CircuitConfig, PacketFilter, PeConfig, PeVpnConfig, PeerConfig, PeerProtection, PeerTunnel,
+    VpnFlowConfig, leaks, references,
 };
 use crate::error::{Problems, SourceRange, did_you_mean};
 use crate::file::control::ControlTable;
@@ -54,6 +54,8 @@ pub(super) fn router(file: &PeFile, problems: &mut Problems) -> Option<PeConfig>
         ports: file.pe.ports,
         moderation: file.pe.moderation.0,
         cores: file.pe.cores.0 as usize,
+        private_key: file.pe.private_key.as_ref().map(|file| file.value.0.clone().into()),
+        encryption_port: file.pe.encryption_port.value.0 as u16,
         peers,
         vpns,
         references: references?,
@@ -116,6 +118,7 @@ fn peer(member: &crate::table::NamedTable<file::PeerTable>, problems: &mut Probl
             accept: mpls.accept.map(label),
         },
     };
+    let protection = protection(member, peer, problems)?;
     let mut numbers = BTreeSet::new();
     for key in peer.keys.0.iter().filter(|key| !numbers.insert(key.value.number.0)) {
         let message = format!("two keys have the number {}", key.value.number.0);
@@ -132,7 +135,39 @@ fn peer(member: &crate::table::NamedTable<file::PeerTable>, problems: &mut Probl
             .iter()
             .map(|key| (key.value.number.0 as u8, key.value.file.0.clone().into()))
             .collect(),
+        protection,
     })
+}
+
+/// Returns the protection of a peer. None of the choices is a default, since a weak one would go unnoticed.
+fn protection(
+    member: &crate::table::NamedTable<file::PeerTable>,
+    peer: &file::PeerTable,
+    problems: &mut Problems,
+) -> Option<PeerProtection> {
+    match (&peer.encryption, peer.trusted) {
+        (Some(encryption), false) => {
+            if matches!(peer.tunnel.value, file::PeTunnelTable::Mpls(_)) {
+                let help = "use tunnel kind \"mpls-in-udp\", or `trusted = true`";
+                problems.push_help(encryption.place, "MPLS on Ethernet cannot be encrypted", help);
+            }
+            let file::EncryptionTable { public_key, port } = &encryption.value;
+            Some(PeerProtection::Encrypted { public_key: public_key.0, port: port.0 as u16 })
+        }
+        (None, true) => Some(PeerProtection::Trusted),
+        (Some(encryption), true) => {
+            let message = format!("peer `{}` has both `encryption` and `trusted`", member.name);
+            problems.push_help(encryption.place, message, "remove `trusted`, which means no encryption");
+            None
+        }
+        (None, false) => {
+            let message = format!("peer `{}` is neither encrypted nor trusted", member.name);
+            let help = "set encryption = { public_key = \"…\" } with the key that `netstage pe key` prints on the \
+                        peer, or trusted = true if no other host can send packets into the core";
+            problems.push_help(member.place, message, help);
+            None
+        }
+    }
 }
 
 /// Returns a flow, without the index of its peer.

@@ -1,7 +1,7 @@
 //! Tables of the configuration file.
 
 use super::PortKind;
-use crate::address::{Address, LabelNumber, LinkAddress, Listen, PrefixText, StationText};
+use crate::address::{Address, LabelNumber, LinkAddress, Listen, PrefixText, PublicKeyText, StationText};
 use crate::error::Problems;
 use crate::file::control::Treatment;
 use crate::quantity::Dimension;
@@ -48,6 +48,10 @@ table! {
         moderation: Moderation = "250 us",
         /// Number of CPU cores that forward. VPNs are distributed over them; VPNs with circuits on the same interface (with AF_PACKET, on the same VLAN) share a core.
         cores: BoundedCount<1, 64> = 1,
+        /// File with the private key of this router, relative to this file, for peers with `encryption`. `netstage pe key FILE` creates it.
+        private_key: Option<Located<FilePath>>,
+        /// UDP port of this router for encrypted packets.
+        encryption_port: Located<BoundedCount<1, 65_535>> = 51820,
     }
 }
 
@@ -60,8 +64,22 @@ table! {
         mtu: Option<BoundedSize<1_344, 9_216>>,
         /// Clamp the maximum segment size of TCP connections to the MTU.
         clamp_segment_size: bool = true,
+        /// Encryption of all packets to and from the peer. Required unless the core is trusted.
+        encryption: Option<Located<EncryptionTable>>,
+        /// Trust the core, instead of encryption: nobody but the peer can send packets with its address or labels.
+        trusted: bool = false,
         /// Keys shared with the peer, which authenticate management packets. The first one signs; all are accepted. Default: no authentication.
         keys: List<Located<SharedKey>>,
+    }
+}
+
+table! {
+    /// Encryption of packets to and from a peer by the protocol of WireGuard.
+    pub(crate) struct EncryptionTable "encryption" {
+        /// Public key of the peer, as printed there by `netstage pe key FILE`.
+        public_key: PublicKeyText,
+        /// UDP port of the peer for encrypted packets: its `encryption_port`.
+        port: BoundedCount<1, 65_535> = 51820,
     }
 }
 

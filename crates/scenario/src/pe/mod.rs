@@ -5,8 +5,11 @@
 
 mod build;
 pub(crate) mod file;
+mod key;
 mod leaks;
 mod references;
+
+pub use key::{format_key, parse_key};
 
 use crate::error::Errors;
 use crate::read::{configuration, read_text};
@@ -37,6 +40,10 @@ pub struct PeConfig {
     pub moderation: Duration,
     /// Number of CPU cores that forward.
     pub cores: usize,
+    /// File with the private key for encrypted peers.
+    pub private_key: Option<PathBuf>,
+    /// UDP port for encrypted packets.
+    pub encryption_port: u16,
     /// Other provider edge routers, by name.
     pub peers: Vec<PeerConfig>,
     /// VPNs, by name.
@@ -51,6 +58,11 @@ impl PeConfig {
     /// Returns the customer interfaces, each once, ordered by name.
     pub fn customer_interfaces(&self) -> BTreeSet<&str> {
         self.circuits.iter().map(|circuit| circuit.interface.as_str()).collect()
+    }
+
+    /// Returns descriptions of settings that are valid, but probably mistakes.
+    pub fn warnings(&self) -> Vec<String> {
+        leaks::warnings(self)
     }
 
     /// Returns all interfaces: core interfaces in file order, then customer interfaces by name.
@@ -83,6 +95,29 @@ pub struct PeerConfig {
     pub clamp_segment_size: bool,
     /// Numbers and files of the keys shared with the peer; the first one signs.
     pub keys: Vec<(u8, PathBuf)>,
+    /// Protection against other hosts in the core.
+    pub protection: PeerProtection,
+}
+
+/// Protection of the packets to and from a peer against other hosts in the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerProtection {
+    /// None: the operator trusts the core.
+    Trusted,
+    /// Encryption by the protocol of WireGuard.
+    Encrypted {
+        /// Public key of the peer.
+        public_key: [u8; 32],
+        /// UDP port of the peer.
+        port: u16,
+    },
+}
+
+impl PeerConfig {
+    /// Returns whether packets to and from the peer are encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self.protection, PeerProtection::Encrypted { .. })
+    }
 }
 
 /// Encapsulation of packets to a peer.
@@ -247,6 +282,7 @@ pub fn parse(name: &str, text: &str) -> Result<PeConfig, Errors> {
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let keys = router.peers.iter_mut().flat_map(|peer| &mut peer.keys);
     keys.for_each(|(_, file)| *file = folder.join(&*file));
+    router.private_key = router.private_key.map(|file| folder.join(file));
     Ok(router)
 }
 

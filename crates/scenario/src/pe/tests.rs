@@ -10,11 +10,11 @@ metrics = "127.0.0.1:9635"
 
 [peer.west]
 tunnel = { kind = "mpls-in-udp", to = "192.0.2.2" }
-
+trusted = true
 [peer.north]
 tunnel = { kind = "mpls", next_hop = "192.0.2.9", push = 501 }
 mtu = "1496 B"
-
+trusted = true
 [vpn.red.peer.west]
 send = 2001
 receive = 1001
@@ -247,6 +247,66 @@ fn errors_contain_position_and_remedy() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
+const ALICE: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
+
+#[test]
+fn a_peer_is_encrypted_or_trusted_and_never_neither() {
+    let mut wrong = Vec::new();
+    let encryption = format!("encryption = {{ public_key = \"{ALICE}\" }}");
+    let trust = "to = \"192.0.2.2\" }\ntrusted = true";
+    for (from, to, expected) in [
+        (
+            trust,
+            "to = \"192.0.2.2\" }\n",
+            "6:7: peer `west` is neither encrypted nor trusted; set encryption = {",
+        ),
+        (
+            "trusted = true\n[peer.north]",
+            &*format!("{encryption}\n[peer.north]"),
+            "8:14: peer `west` is encrypted, but this router has no private key; set private_key = \"FILE\" in [pe]",
+        ),
+        (
+            "trusted = true\n[peer.north]",
+            "encryption = { public_key = \"abc\" }\n[peer.north]",
+            "8:29: expected a public key of 44 characters, as printed by `netstage pe key`",
+        ),
+        (
+            "mtu = \"1496 B\"",
+            &*format!("mtu = \"1496 B\"\n{encryption}"),
+            "12:14: peer `north` has both `encryption` and `trusted`; remove `trusted`",
+        ),
+        (
+            "mtu = \"1496 B\"\ntrusted = true",
+            &*format!("mtu = \"1496 B\"\n{encryption}"),
+            "12:14: MPLS on Ethernet cannot be encrypted; use tunnel kind \"mpls-in-udp\"",
+        ),
+    ] {
+        let found = problems(from, to);
+        if !found.contains(expected) {
+            wrong.push(format!("{from} → {to}:\n{found}\nexpected\n{expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let text = VALID.replacen(trust, &format!("to = \"192.0.2.2\" }}\n{encryption}"), 1);
+    let text = text.replacen("[pe]\n", "[pe]\nprivate_key = \"keys/pe.key\"\nencryption_port = 4500\n", 1);
+    let router = parse("/etc/netstage/pe.toml", &text).unwrap_or_else(|errors| panic!("{errors}"));
+    let public_key = parse_key(ALICE).unwrap();
+    assert_eq!(router.peers[1].protection, PeerProtection::Encrypted { public_key, port: 51_820 });
+    assert_eq!((router.peers[0].protection, router.encryption_port), (PeerProtection::Trusted, 4_500));
+    assert_eq!(router.private_key.as_deref(), Some(Path::new("/etc/netstage/keys/pe.key")));
+    for (from, to, expected) in [
+        ("core = [\"core0\"]", "core = [\"core0\"]\ncores = 2", "cannot be divided among `cores`"),
+        (
+            "encryption_port = 4500",
+            "encryption_port = 6635",
+            "4:19: port 6635 is that of unencrypted MPLS-in-UDP",
+        ),
+    ] {
+        let found = problems_of(&text, from, to);
+        assert!(found.contains(expected), "{found}");
+    }
+}
+
 #[test]
 fn settings_that_deliver_packets_to_a_wrong_vpn_or_router_are_found() {
     for (from, to, expected) in [
@@ -261,16 +321,25 @@ fn settings_that_deliver_packets_to_a_wrong_vpn_or_router_are_found() {
             "to = \"192.0.2.2\", from = \"192.0.2.2\"",
             "7:10: 192.0.2.2 is an address of this router",
         ),
-        // Two names of one router.
-        (
-            "kind = \"mpls\", next_hop = \"192.0.2.9\", push = 501",
-            "kind = \"mpls-in-udp\", to = \"192.0.2.2\"",
-            "label 2001 is already sent to this router by VPN `red` with peer",
-        ),
     ] {
         let found = problems(from, to);
         assert!(found.contains(expected), "{from} → {to}:\n{found}\nexpected\n{expected}");
     }
+    // Two names of one router.
+    let north = "kind = \"mpls\", next_hop = \"192.0.2.9\", push = 501";
+    let text = VALID.replacen(north, "kind = \"mpls-in-udp\", to = \"192.0.2.2\"", 1);
+    let found = parse("pe.toml", &text).unwrap_err().to_string();
+    assert!(found.contains("label 2001 is already sent to this router by VPN `red` with peer"), "{found}");
+    let router =
+        parse("pe.toml", &text.replacen("send = 2001\nreceive = 1002", "send = 2009\nreceive = 1002", 1));
+    let warnings = router.unwrap_or_else(|errors| panic!("{errors}")).warnings();
+    assert_eq!(
+        warnings,
+        [
+            "peers `north` and `west` are one router, 192.0.2.2: packets to one may be meant for another address"
+        ]
+    );
+    assert_eq!(parse("pe.toml", VALID).unwrap().warnings(), [""; 0]);
 }
 
 const REFERENCES: &str = r#"
@@ -279,10 +348,10 @@ core = ["core0"]
 
 [peer.west]
 tunnel = { kind = "mpls-in-udp", to = "192.0.2.2" }
-
+trusted = true
 [peer.north]
 tunnel = { kind = "mpls-in-udp", to = "192.0.2.3" }
-
+trusted = true
 [vpn.red.peer.west]
 send = 2001
 receive = 1001

@@ -376,6 +376,7 @@ pub fn configuration(
             json!({
                 "tunnel": { "kind": "mpls-in-udp", "from": from, "to": to },
                 "clamp_segment_size": false,
+                "trusted": true,
             }),
         );
         let routes: Vec<String> = remote.iter().map(|address| host_prefix(*address)).collect();
@@ -421,7 +422,8 @@ fn references(
             while peers.contains_key(&name) {
                 name.push('-');
             }
-            let tunnel = json!({ "tunnel": { "kind": "mpls-in-udp", "from": from, "to": to } });
+            let tunnel = json!({ "kind": "mpls-in-udp", "from": from, "to": to });
+            let tunnel = json!({ "tunnel": tunnel, "trusted": true });
             peers.insert(name.clone(), tunnel);
             (other, name)
         })

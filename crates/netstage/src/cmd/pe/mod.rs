@@ -10,10 +10,14 @@ use crate::exit::{Failure, OK, print};
 use clap::ValueEnum;
 use netstage_pe::daemon::client::{self, PeControlClient};
 use netstage_pe::daemon::{self, PeSnapshot};
+use netstage_pe::private_key::PrivateKey;
+use netstage_scenario::pe::format_key;
 use std::path::{Path, PathBuf};
 
 const CHECK_EXAMPLES: &str = "Examples:
   netstage pe check west.toml";
+const KEY_EXAMPLES: &str = "Examples:
+  netstage pe key /etc/netstage/pe.key";
 const RELOAD_EXAMPLES: &str = "Examples:
   netstage pe reload";
 
@@ -27,6 +31,12 @@ pub enum Command {
     Check {
         /// Configuration file
         configuration: PathBuf,
+    },
+    /// Print the public key of a private key file, and create the file if it does not exist
+    #[command(after_help = KEY_EXAMPLES)]
+    Key {
+        /// File with the private key
+        file: PathBuf,
     },
     /// Show VPN flows, peers, references, circuits and counters of a running router
     Show(Show),
@@ -87,6 +97,7 @@ pub fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Run(arguments) => run::run(arguments),
         Command::Check { configuration } => check(configuration),
+        Command::Key { file } => key(file),
         Command::Show(show) => self::show(show),
         Command::Top(arguments) => top::run(arguments),
         Command::Reload(router) => reload(router),
@@ -105,7 +116,18 @@ fn check(configuration: &Path) -> Result<u8, Failure> {
         table::counted(flows, "VPN flow"),
         table::counted(router.circuits.len(), "circuit"),
     );
-    print(text.as_bytes()).map(|()| OK)
+    print(text.as_bytes())?;
+    router.warnings().iter().try_for_each(|warning| print(format!("warning: {warning}\n").as_bytes()))?;
+    Ok(OK)
+}
+
+fn key(file: &Path) -> Result<u8, Failure> {
+    let key = match PrivateKey::create(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => PrivateKey::read(file),
+        created => created,
+    };
+    let key = key.map_err(|error| Failure::run(format!("{}: {error}", file.display())))?;
+    print(format!("{}\n", format_key(&key.public())).as_bytes()).map(|()| OK)
 }
 
 fn show(show: &Show) -> Result<u8, Failure> {

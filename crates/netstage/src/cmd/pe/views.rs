@@ -19,6 +19,9 @@ pub fn router(state: &PeSnapshot) -> String {
     if !state.refusal.is_empty() {
         text.push_str(&format!("last configuration rejected:\n{}\n", state.refusal.trim_end()));
     }
+    for alarm in &state.alarms {
+        text.push_str(&format!("ALARM {} for {}: {}\n", alarm.name, time(alarm.age_ns), alarm.description));
+    }
     let mut table = Table::new(&["interface", "driver", "side", ">missed", "state"]);
     for port in &state.ports {
         let side = if port.is_core { "core" } else { "customer" };
@@ -29,14 +32,19 @@ pub fn router(state: &PeSnapshot) -> String {
 }
 
 pub fn peers(state: &PeSnapshot) -> String {
-    let mut table = Table::new(&["peer", "tunnel", "address", "path"]);
+    let mut table = Table::new(&["peer", "tunnel", "address", "encryption", "path"]);
     for peer in &state.peers {
         let path = match &peer.route {
             Some(way) => format!("{} via {} ({}), MTU {}", way.interface, way.next_hop, way.mac, way.mtu),
             None => format!("unreachable: {}", peer.unreachable),
         };
         let address = peer.address.map_or(String::new(), |address| address.to_string());
-        table.row([peer.name.clone(), peer.tunnel.clone(), address, path]);
+        let encryption = match (peer.is_encrypted, peer.session_age_ns) {
+            (false, _) => "none: trusted".into(),
+            (true, Some(age)) => format!("session of {}", time(age)),
+            (true, None) => "NO SESSION".into(),
+        };
+        table.row([peer.name.clone(), peer.tunnel.clone(), address, encryption, path]);
     }
     table.text()
 }

@@ -15,7 +15,7 @@ fn some_stack() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(some_label(), 1..4)
 }
 
-fn with_labels(stack: &[u32], payload: &[u8]) -> Vec<u8> {
+pub(super) fn with_labels(stack: &[u32], payload: &[u8]) -> Vec<u8> {
     let entries: Vec<LabelStackEntry> = stack
         .iter()
         .map(|number| LabelStackEntry { label: label(*number), traffic_class: 0, bottom: false, ttl: 64 })
@@ -27,7 +27,7 @@ fn with_labels(stack: &[u32], payload: &[u8]) -> Vec<u8> {
 }
 
 /// Builds a frame from the core in the given encapsulation.
-fn from_core(way: CoreEncapsulation, from: u8, payload: &[u8]) -> Vec<u8> {
+pub(super) fn from_core(way: CoreEncapsulation, from: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = [&CORE_PORT[..], &CORE_PORT].concat();
     match way {
         CoreEncapsulation::Mpls | CoreEncapsulation::MplsNextHop => {

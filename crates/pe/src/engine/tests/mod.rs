@@ -1,6 +1,7 @@
 //! Two engines connected through rings and a simulated core with delay and loss, in virtual time.
 
 mod answers;
+mod attacks;
 mod configuration;
 mod end_to_end;
 mod isolation;
@@ -9,6 +10,7 @@ mod queues;
 mod references;
 mod refusals;
 mod replaced;
+mod secure;
 
 use super::host_properties::{self, HostInterface, HostProperties};
 use super::{Counter, Keys, PeEngine, PreparedReplacement};
@@ -93,8 +95,9 @@ fn config_of(side: u8, way: CoreEncapsulation, vpns: Range<u16>) -> EngineConfig
             format!("kind = \"mpls-in-udp\", from = \"{from}\", to = \"{to}\", checksum = {checksum}")
         }
     };
-    let mut text =
-        format!("[pe]\ncore = [\"core\"]\nbuffers = \"4096 packets\"\n[peer.far]\ntunnel = {{ {tunnel} }}\n");
+    let mut text = format!(
+        "[pe]\ncore = [\"core\"]\nbuffers = \"4096 packets\"\n[peer.far]\ntrusted = true\ntunnel = {{ {tunnel} }}\n"
+    );
     for number in vpns {
         let label = |side: u8| 1000 * (1 + u16::from(side)) + number;
         let (send, receive, vlan) = (label(far), label(side), 100 + number);
