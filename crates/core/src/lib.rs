@@ -28,6 +28,7 @@ pub mod link;
 pub mod measure;
 pub mod neighbor;
 pub mod packet;
+pub mod path_mtu;
 pub mod quantity;
 pub mod queue;
 pub mod rng;

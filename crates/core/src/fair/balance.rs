@@ -7,9 +7,12 @@
 
 use crate::time::{Duration, Instant};
 
-/// Packets found missing may arrive for one to two of these periods, and packets that arrived early may be missing for
-/// as long. A longer time would let more losses hide forged packets.
-const REORDERING: Duration = Duration::from_millis(100);
+/// A packet found missing may arrive for one to two of these periods. A longer time would let more losses hide forged
+/// packets.
+const LATE: Duration = Duration::from_millis(50);
+/// Packets that overtook a query are missing within one to two of these periods. A query takes the path of the data, so the
+/// time is shorter.
+const EARLY: Duration = Duration::from_millis(10);
 /// Interval over which excess is summed.
 const INTERVAL: Duration = Duration::from_millis(1_000);
 /// Minimum excess of one interval that is reported, packets. The core may duplicate a single packet.
@@ -44,12 +47,10 @@ pub enum BalanceResult {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PacketBalance {
     last: Option<PacketCounts>,
-    /// Packets found missing in the present and in the last period, which may still arrive.
-    missing: [u64; 2],
-    /// Packets in excess in the present and in the last period, which may be missing later.
-    early: [u64; 2],
-    /// End of the present period.
-    period_ends: Instant,
+    /// Packets found missing, which may still arrive.
+    missing: RecentPackets,
+    /// Packets in excess, which may be missing later.
+    early: RecentPackets,
     excess: u64,
     /// End of the interval over which the excess is summed.
     ends: Instant,
@@ -61,6 +62,9 @@ impl PacketBalance {
         let Some(last) = self.last.filter(|last| last.session == counts.session) else {
             let before = core::mem::take(self);
             self.last = Some(counts);
+            // The first query may overtake what was sent before it.
+            self.missing.present = counts.sent.saturating_sub(counts.received);
+            self.missing.ends = now + LATE;
             return if before.last.is_none() { BalanceResult::Balanced } else { BalanceResult::Repeated };
         };
         if counts.number <= last.number || counts.sent < last.sent {
@@ -72,40 +76,48 @@ impl PacketBalance {
             return BalanceResult::Balanced;
         };
         let sent = counts.sent - last.sent;
-        self.excess_since(now);
-        let (more, fewer) = (received.saturating_sub(sent), sent.saturating_sub(received));
-        self.early[0] += settle(&mut self.missing, more);
-        self.missing[0] += settle(&mut self.early, fewer);
+        if now >= self.ends {
+            (self.excess, self.ends) = (0, now + INTERVAL);
+        }
+        self.missing.expire(now, LATE);
+        self.excess += self.early.expire(now, EARLY);
+        self.early.present += self.missing.settle(received.saturating_sub(sent));
+        self.missing.present += self.early.settle(sent.saturating_sub(received));
         if self.excess < REPORTED {
             return BalanceResult::Balanced;
         }
         BalanceResult::Excess(core::mem::take(&mut self.excess))
     }
-
-    /// Starts new periods and a new interval if they are due. Packets in excess that were not missing in time are final.
-    fn excess_since(&mut self, now: Instant) {
-        if now >= self.ends {
-            (self.excess, self.ends) = (0, now + INTERVAL);
-        }
-        if now < self.period_ends {
-            return;
-        }
-        let is_recent = now < self.period_ends + REORDERING;
-        self.period_ends = now + REORDERING;
-        let [present, last] = self.early;
-        self.excess += last + if is_recent { 0 } else { present };
-        let next = |[present, _]: [u64; 2]| [0, if is_recent { present } else { 0 }];
-        (self.early, self.missing) = (next(self.early), next(self.missing));
-    }
 }
 
-/// Subtracts packets from those of the last and then of the present period. Returns the rest.
-fn settle(periods: &mut [u64; 2], packets: u64) -> u64 {
-    periods.iter_mut().rev().fold(packets, |packets, known| {
-        let settled = packets.min(*known);
-        *known -= settled;
-        packets - settled
-    })
+/// Packets of the present and the last period.
+#[derive(Clone, Copy, Debug, Default)]
+struct RecentPackets {
+    present: u64,
+    last: u64,
+    ends: Instant,
+}
+
+impl RecentPackets {
+    /// Starts a new period if the present one has ended. Returns the packets that are older than a period.
+    fn expire(&mut self, now: Instant, period: Duration) -> u64 {
+        if now < self.ends {
+            return 0;
+        }
+        let is_recent = now < self.ends + period;
+        self.ends = now + period;
+        let present = core::mem::take(&mut self.present);
+        let [last, expired] = if is_recent { [present, 0] } else { [0, present] };
+        core::mem::replace(&mut self.last, last) + expired
+    }
+
+    /// Removes this many packets, the oldest first. Returns the rest.
+    fn settle(&mut self, packets: u64) -> u64 {
+        let old = packets.min(self.last);
+        let new = (packets - old).min(self.present);
+        (self.last, self.present) = (self.last - old, self.present - new);
+        packets - old - new
+    }
 }
 
 #[cfg(test)]
@@ -159,10 +171,7 @@ mod tests {
             assert_eq!(run(case, loss, late, 0), (0, None), "case {case}");
             // As many packets are lost as forged: the totals alone show nothing.
             let (_, first) = run(case, loss, 0.0, 60);
-            assert!(
-                first.is_some_and(|first| first.0 < 5_000 * MILLISECOND),
-                "case {case}: {first:?}"
-            );
+            assert!(first.is_some_and(|first| first.0 < 5_000 * MILLISECOND), "case {case}: {first:?}");
         }
     }
 

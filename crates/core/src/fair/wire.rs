@@ -153,7 +153,22 @@ impl Querier {
         bytes: &mut [u8],
     ) -> Result<usize, LossDelayLengthError> {
         let length = self.query_length(authentication.is_some());
-        let bytes = bytes.get_mut(..length).ok_or(LossDelayLengthError)?;
+        self.write_padded(query, authentication, bytes.get_mut(..length).ok_or(LossDelayLengthError)?)?;
+        Ok(length)
+    }
+
+    /// Writes a query that fills `bytes`, which must not be shorter than [`query_length`](Querier::query_length), and
+    /// adds it to the pending ones.
+    pub fn write_padded(
+        &mut self,
+        query: Query,
+        authentication: Option<Authentication<'_>>,
+        bytes: &mut [u8],
+    ) -> Result<(), LossDelayLengthError> {
+        let length = bytes.len();
+        let fields = self.query_length(false);
+        let digest = if authentication.is_some() { tlv::AUTHENTICATION } else { 0 };
+        let padded = length.saturating_sub(digest);
         // Two queries in the same nanosecond, or a clock that was set back, must not give equal keys.
         let sent_ns = (self.epoch_unix_ns + query.sent_at.0).max(self.newest + 1);
         let timestamp = Timestamp::from_unix(sent_ns, TimestampFormat::Ptp);
@@ -161,9 +176,9 @@ impl Querier {
         if self.asks_for_marks {
             tlv::write_marks(bytes, MESSAGE, 0).map_err(|_| LossDelayLengthError)?;
         }
+        tlv::write_padding(bytes, fields, padded).map_err(|_| LossDelayLengthError)?;
         if let Some(authentication) = authentication {
-            tlv::write_authentication(bytes, length - tlv::AUTHENTICATION, authentication.key)
-                .map_err(|_| LossDelayLengthError)?;
+            tlv::write_authentication(bytes, padded, authentication.key).map_err(|_| LossDelayLengthError)?;
             authentication.sign(bytes, MESSAGE);
         }
         self.newest = sent_ns;
@@ -174,7 +189,7 @@ impl Querier {
             self.pending.pop_front();
         }
         self.pending.push_back((sent_ns, query));
-        Ok(length)
+        Ok(())
     }
 
     /// Reads a response. Afterwards this response and all older ones are rejected.
@@ -406,6 +421,23 @@ mod tests {
 
     fn code(bytes: Vec<u8>) -> u8 {
         LossDelayMessage::read(&response(bytes, None)).unwrap().0.code
+    }
+
+    #[test]
+    fn a_query_is_padded_to_any_length_and_its_response_is_short() {
+        for authentication in [None, key(9)] {
+            let mut querier = Querier::new(SESSION, EPOCH, true);
+            let shortest = querier.query_length(authentication.is_some());
+            for length in (shortest + tlv::HEADER..shortest + 2_000).chain([9_000]) {
+                let mut bytes = vec![0xff; length];
+                querier.write_padded(QUERY, authentication, &mut bytes).unwrap();
+                let answered = response(bytes, authentication);
+                assert_eq!(answered.len(), shortest);
+                assert_eq!(querier.read(&answered, authentication).map(|reply| reply.query), Ok(QUERY));
+            }
+            let mut bytes = vec![0; shortest + 1];
+            assert!(querier.write_padded(QUERY, authentication, &mut bytes).is_err());
+        }
     }
 
     #[test]

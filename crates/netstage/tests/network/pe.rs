@@ -10,7 +10,7 @@ use netstage_pe::daemon::client::PeControlClient;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
@@ -436,6 +436,31 @@ fn conflicts_with_the_kernel_are_rejected() {
 }
 
 /// Runs the commands of docs/fair-vpn.md.
+/// The far end of the core link receives only smaller frames, and no router reports it.
+fn a_smaller_path_is_measured_and_carries_large_packets() {
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-mtu");
+    (0..2).for_each(|site| configure(&folder, site, false, 1));
+    let mut edges = [0, 1].map(|site| EdgeProcess::start_with(&world, &folder, site, None));
+    assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
+    let large = "x".repeat(1_400);
+    assert_eq!(world.echo(0, false, &large).as_ref(), Some(&large));
+    let mut command = Command::new("ip");
+    command.args(["link", "set", "core0", "mtu", "1400"]);
+    assert!(TestProcess::spawn_in(&world.edges[1], command).output().status.success());
+    let mut mtus = || {
+        let peer = edges[0].client.show().unwrap().peers.remove(0);
+        let route = peer.route.unwrap();
+        (route.mtu, route.path_mtu, peer.customer_mtu)
+    };
+    // A receiver in Linux accepts frames that are longer than its MTU by a VLAN tag.
+    let is_found = |(first, path, customer): (u16, u16, u16)| {
+        first == 1_500 && (1_397..=1_404).contains(&path) && customer == path - 32
+    };
+    assert!(within(TIMEOUT, || is_found(mtus())), "{:?}", mtus());
+    assert_eq!(world.echo(0, false, &large).as_ref(), Some(&large));
+}
+
 fn the_commands_of_the_guide_work() {
     needs::namespaces();
     needs::program("ethtool", "ethtool");
@@ -463,6 +488,7 @@ netstage_harness::tests![
     a_reference_is_published_to_another_router,
     a_killed_router_is_detected_and_can_restart,
     conflicts_with_the_kernel_are_rejected,
+    a_smaller_path_is_measured_and_carries_large_packets,
     #[ignore = "takes two minutes of measuring, and needs ethtool, tc and iperf3"]
     the_commands_of_the_guide_work,
 ];

@@ -5,7 +5,7 @@ use super::recorder::{self, Recorder};
 use super::snapshot::{self, PeSnapshot};
 use super::steering::FilterProgram;
 use super::threads::SharedReferences;
-use crate::engine::{AlarmView, MeasurementSource, PeEngine, PreparedReplacement};
+use crate::engine::{AlarmView, MeasurementSource, PathMtuView, PeEngine, PreparedReplacement};
 use crate::trace;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
@@ -83,6 +83,13 @@ pub enum PeEvent {
         description: &'static str,
         /// It was raised.
         is_raised: bool,
+    },
+    /// The largest packet that the path to a peer carries has changed.
+    PathMtu {
+        /// Name of the peer.
+        peer: String,
+        /// Size found.
+        found: PathMtuView,
     },
     /// A port failed or works again.
     Port {
@@ -312,6 +319,9 @@ impl PeForwardingLoop {
         for alarm in self.engine.alarm_changes(now) {
             let AlarmView { name, description, is_raised, .. } = alarm;
             (self.report)(PeEvent::Alarm { name, description, is_raised });
+        }
+        for (peer, found) in self.engine.path_mtu_changes() {
+            (self.report)(PeEvent::PathMtu { peer, found });
         }
         for port in 0..self.failures.len() {
             let failure = self.engine.failure(port).map(ToString::to_string);

@@ -39,6 +39,16 @@ pub(super) fn text(state: &PeSnapshot) -> String {
         }
     }
     page.begin_metric(
+        "netstage_pe_peer_path_mtu_bytes",
+        "gauge",
+        "MTU of the path to the peer, found by probes; below that of the first link, a router of the core drops larger packets.",
+    );
+    for peer in &state.peers {
+        if let Some(route) = &peer.route {
+            page.sample("netstage_pe_peer_path_mtu_bytes", &[("peer", &peer.name)], route.path_mtu.into());
+        }
+    }
+    page.begin_metric(
         "netstage_pe_alarm",
         "gauge",
         "1 while packets of this kind, which only an attacker or a faulty core sends, arrive; `netstage pe show` explains it.",

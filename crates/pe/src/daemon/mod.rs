@@ -31,6 +31,7 @@ pub use netstage_host::signals::Signals;
 pub use netstage_host::startup_error::StartupError;
 pub use snapshot::PeSnapshot;
 
+use crate::engine::PathMtuView;
 use forward::PeForwardingThread;
 use host::{Host, PeerRoute};
 use netstage_core::fair::REFERENCE_AGE;
@@ -232,6 +233,7 @@ fn described(event: &PeEvent) -> (String, Level, String) {
             };
             (format!("alarm {name}"), level, format!("{name}: {description}{what}"))
         }
+        PeEvent::PathMtu { peer, found } => path_mtu_line(peer, found),
         PeEvent::Port { interface, failure: Some(why) } => {
             (format!("port {interface}"), Level::Alarm, format!("{interface} failed: {why}"))
         }
@@ -240,4 +242,23 @@ fn described(event: &PeEvent) -> (String, Level, String) {
         }
         PeEvent::Trace { why } => ("trace".into(), Level::Alarm, why.clone()),
     }
+}
+
+/// Returns the subject, level and text of a change of a path's MTU.
+fn path_mtu_line(peer: &str, found: &PathMtuView) -> (String, Level, String) {
+    let PathMtuView { mtu, largest, is_too_small } = found;
+    let (level, line) = match (is_too_small, mtu < largest) {
+        (true, _) => (
+            Level::Alarm,
+            format!("peer {peer}: the path drops customer packets of {mtu} B, the minimum MTU of IPv6"),
+        ),
+        (false, true) => (
+            Level::Alarm,
+            format!(
+                "peer {peer}: the path drops customer packets larger than {mtu} B; its first link carries {largest} B"
+            ),
+        ),
+        (false, false) => (Level::Note, format!("peer {peer}: the path carries customer packets of {mtu} B")),
+    };
+    (format!("path {peer}"), level, line)
 }

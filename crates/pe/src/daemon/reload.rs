@@ -306,9 +306,13 @@ impl PeDaemon {
                     PeerTunnel::Mpls { next_hop, .. } => ("mpls", next_hop),
                 };
                 let known = engine_peers.iter().find(|known| known.name == peer.name);
+                let [customer_mtu, largest_customer_mtu] =
+                    known.map_or([0; 2], |known| [known.customer_mtu, known.largest_customer_mtu]);
                 PeerState {
                     is_encrypted: peer.is_encrypted(),
                     session_age_ns: known.and_then(|known| known.session_age_ns),
+                    customer_mtu,
+                    largest_customer_mtu,
                     name: peer.name.clone(),
                     tunnel: tunnel.into(),
                     address: Some(address),
@@ -318,6 +322,7 @@ impl PeDaemon {
                         next_hop: way.next_hop,
                         mac: format_mac(way.mac),
                         mtu: way.mtu,
+                        path_mtu: way.mtu.saturating_sub(largest_customer_mtu - customer_mtu),
                     }),
                 }
             })

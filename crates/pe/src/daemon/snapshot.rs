@@ -103,6 +103,10 @@ pub struct PeerState {
     pub is_encrypted: bool,
     /// Age of the present session of encryption; `None` without one.
     pub session_age_ns: Option<u64>,
+    /// Largest customer packet that the path to the peer carries, bytes.
+    pub customer_mtu: u16,
+    /// Largest customer packet that the first link carries, bytes.
+    pub largest_customer_mtu: u16,
 }
 
 /// Route to a peer.
@@ -114,8 +118,11 @@ pub struct PeerRouteState {
     pub next_hop: IpAddr,
     /// MAC address of the next hop.
     pub mac: String,
-    /// Path MTU in bytes of an IP or MPLS packet.
+    /// MTU of the route's first link in bytes of an IP or MPLS packet.
     pub mtu: u16,
+    /// MTU of the whole path, found by probes.
+    #[serde(default)]
+    pub path_mtu: u16,
 }
 
 /// State of a VPN flow, both directions.
@@ -279,15 +286,7 @@ pub(super) fn of(engine: &mut PeEngine<AnyPort>, now: Instant) -> PeSnapshot {
         uptime_ns: now.0,
         free_buffers: engine.free_buffers() as u64,
         ports: ports.collect(),
-        peers: engine
-            .tunnels(now)
-            .map(|(name, since)| PeerState {
-                name: name.into(),
-                is_encrypted: true,
-                session_age_ns: since.map(|since| now.since(since).0),
-                ..PeerState::default()
-            })
-            .collect(),
+        peers: peers(engine, now),
         alarms: engine
             .alarms()
             .map(|alarm| AlarmState {
@@ -324,6 +323,24 @@ pub(super) fn of(engine: &mut PeEngine<AnyPort>, now: Instant) -> PeSnapshot {
     }
 }
 
+fn peers(engine: &PeEngine<AnyPort>, now: Instant) -> Vec<PeerState> {
+    let mut peers: Vec<PeerState> = engine
+        .path_mtus()
+        .map(|(name, path)| PeerState {
+            name: name.into(),
+            customer_mtu: path.mtu,
+            largest_customer_mtu: path.largest,
+            ..PeerState::default()
+        })
+        .collect();
+    for (name, since) in engine.tunnels(now) {
+        if let Some(peer) = peers.iter_mut().find(|peer| peer.name == name) {
+            (peer.is_encrypted, peer.session_age_ns) = (true, since.map(|since| now.since(since).0));
+        }
+    }
+    peers
+}
+
 /// Merges the states of the cores of one router: lists are joined and counters added. Returns `None` for an
 /// empty list.
 pub(super) fn merge(parts: Vec<PeSnapshot>) -> Option<PeSnapshot> {
@@ -343,6 +360,9 @@ pub(super) fn merge(parts: Vec<PeSnapshot>) -> Option<PeSnapshot> {
                 }
                 None => whole.ports.push(port),
             }
+        }
+        for (known, peer) in whole.peers.iter_mut().zip(part.peers) {
+            known.customer_mtu = known.customer_mtu.min(peer.customer_mtu);
         }
         whole.flows.extend(part.flows);
         for (known, reference) in whole.references.iter_mut().zip(part.references) {

@@ -34,6 +34,7 @@ netstage_host::counters! {
     EncryptionMalformed "encryption_malformed" Error "Encrypted packet with a malformed header, truncated, or fragmented."
     EncryptionForged "encryption_forged" Error "Encrypted packet or handshake with a wrong tag or from another key: forged, or the keys of the peers differ."
     EncryptionReplayed "encryption_replayed" Error "Encrypted packet or handshake that was received before: replayed, or duplicated in the core."
+    EncryptionEarly "encryption_early" Info "Encrypted packet that arrived before its session, or within a second of its start from the one before."
     EncryptionUnknown "encryption_unknown" Warning "Encrypted packet of no present session, as after a restart of this router, or an unexpected handshake message."
     HandshakeLimited "handshake_limited" Warning "Handshake refused by the limit on handshakes; the peer is asked to prove its address."
     LabelStack "label_stack" Error "Label stack without a bottom, too deep, or with a misplaced reserved label."

@@ -43,7 +43,16 @@ impl EngineState {
         if !LossDelayMessage::is_response(&bytes[gach::HEADER..]) {
             return self.send_response(now, at, flow, payload);
         }
-        let reply = self.read_response(flow, payload)?;
+        let reply = match self.read_response(flow, payload) {
+            Ok(reply) => reply,
+            Err(wire::ResponseError::OtherSession) => {
+                let read = self.read_probe_response(at, flow, payload);
+                read.map_err(|refused| response_counter(refused).of(flow))?;
+                self.pool.release(payload.buffer);
+                return Ok(());
+            }
+            Err(refused) => return Err(response_counter(refused).of(flow)),
+        };
         let counts = PacketCounts {
             session: 0,
             number: reply.query.sent_at.0,
@@ -72,25 +81,12 @@ impl EngineState {
         }
     }
 
-    fn read_response(&mut self, number: usize, payload: StoredPacket) -> Result<Reply, PacketDrop> {
+    fn read_response(&mut self, number: usize, payload: StoredPacket) -> Result<Reply, wire::ResponseError> {
         let bytes = &self.pool.packet(payload)[gach::HEADER..];
         let flow = &mut self.flows[number];
         let keys = self.peers[flow.peer as usize].keys.as_ref();
         let labels = [flow.send, flow.receive];
-        let read = Keys::between(keys, labels, |authentication| flow.querier.read(bytes, authentication));
-        read.map_err(|refused| {
-            let counter = match refused {
-                wire::ResponseError::Malformed(_) | wire::ResponseError::Tlv => Counter::MessageMalformed,
-                wire::ResponseError::Digest => Counter::ReplyForged,
-                wire::ResponseError::OtherSession => Counter::ReplyEarlier,
-                wire::ResponseError::Unsolicited => Counter::ReplyUnasked,
-                wire::ResponseError::Code(_) => Counter::ReplyError,
-                wire::ResponseError::NotAResponse
-                | wire::ResponseError::DataFormat
-                | wire::ResponseError::WrongPacketCount => Counter::ReplyWrong,
-            };
-            counter.of(number)
-        })
+        Keys::between(keys, labels, |authentication| flow.querier.read(bytes, authentication))
     }
 
     /// Answers a query. The response reuses the buffer of the query and takes the opposite direction of the
@@ -108,8 +104,9 @@ impl EngineState {
         let times = ResponderTimes { arrived_ns: unix(at), departs_ns: unix(now) };
         let sent_back = self.edge.packets_sent(number);
         let bytes = &mut self.pool.packet(payload)[gach::HEADER..];
+        // Probes of the path MTU count no packets.
         let is_count = |query: &LossDelayMessage| {
-            query.has_wide_counters && !query.counts_bytes && !query.of_traffic_class
+            query.has_wide_counters && !query.counts_bytes && !query.of_traffic_class && query.counters[0] > 0
         };
         let query = LossDelayMessage::read(bytes).ok().map(|(query, _)| query).filter(is_count);
         let counts = query.map(|query| PacketCounts {
@@ -139,5 +136,19 @@ impl EngineState {
                 Err(counter.of(number))
             }
         }
+    }
+}
+
+/// Returns the counter of a rejected response.
+fn response_counter(refused: wire::ResponseError) -> Counter {
+    match refused {
+        wire::ResponseError::Malformed(_) | wire::ResponseError::Tlv => Counter::MessageMalformed,
+        wire::ResponseError::Digest => Counter::ReplyForged,
+        wire::ResponseError::OtherSession => Counter::ReplyEarlier,
+        wire::ResponseError::Unsolicited => Counter::ReplyUnasked,
+        wire::ResponseError::Code(_) => Counter::ReplyError,
+        wire::ResponseError::NotAResponse
+        | wire::ResponseError::DataFormat
+        | wire::ResponseError::WrongPacketCount => Counter::ReplyWrong,
     }
 }

@@ -13,6 +13,7 @@
 //! - [`replace`]: configuration changes without packet loss.
 //! - [`alarms`]: alarms about packets of attackers.
 //! - [`secure`]: encrypted tunnels to peers.
+//! - [`path_mtu`]: largest packets that the paths to peers carry.
 //! - [`leave`]: packets released by the scheduler or sent to a circuit.
 //! - [`view`]: read access to circuits and flows.
 //! - [`circuits`], [`pool`], [`counter`], [`keys`]: building blocks.
@@ -33,6 +34,7 @@ mod local;
 mod message;
 mod neighbors;
 mod network;
+mod path_mtu;
 mod pool;
 mod queues;
 mod references;
@@ -45,6 +47,7 @@ pub use alarms::AlarmView;
 pub use counter::{Counter, Counters, Severity};
 pub use host_properties::HostProperties;
 pub use keys::Keys;
+pub use path_mtu::PathMtuView;
 pub use references::{MeasurementSource, ReferenceCounts, ReferenceView};
 pub use replace::PreparedReplacement;
 pub use view::{CircuitView, FlowView, PacketTotals};
@@ -64,6 +67,7 @@ use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe;
 use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::LabelValue;
+use path_mtu::PathProber;
 use pool::{Pool, StoredPacket};
 use references::References;
 use secure::SecureTunnels;
@@ -150,6 +154,7 @@ impl<P: FramePort> PeEngine<P> {
         state.query_neighbors(now);
         state.publish(now);
         state.handle_tunnels(now);
+        state.probe_paths(now);
         state.edge.handle_timeout(now);
         for _ in 0..BATCH * ports.len() {
             let Some((flow, transmit)) = state.edge.poll_transmit(now) else { break };
@@ -166,9 +171,9 @@ impl<P: FramePort> PeEngine<P> {
     /// Returns the time by which [`turn`](PeEngine::turn) must be called again; [`Instant::ZERO`] means at
     /// once.
     pub fn poll_timeout(&self) -> Instant {
-        let EngineState { edge, neighbors, references, secure, .. } = &self.state;
-        let others = neighbors.poll_timeout().min(references.poll_timeout()).min(secure.poll_timeout());
-        edge.poll_timeout().min(others)
+        let EngineState { edge, neighbors, references, secure, paths_due, .. } = &self.state;
+        let others = neighbors.poll_timeout().min(references.poll_timeout());
+        edge.poll_timeout().min(others).min(secure.poll_timeout()).min(*paths_due)
     }
 
     /// Sets the route to a peer, given by its number: port, MAC address of the next hop, and path MTU in
@@ -178,15 +183,21 @@ impl<P: FramePort> PeEngine<P> {
     ///
     /// Panics if the port is not a core port.
     pub fn set_peer_route(&mut self, peer: usize, way: Option<(usize, Mac, u16)>) {
-        let EngineState { peers, sides, secure, .. } = &mut self.state;
+        let EngineState { peers, sides, secure, paths_due, .. } = &mut self.state;
         let is_encrypted = secure.is_encrypted(peer);
         let peer = &mut peers[peer];
         peer.is_reachable = way.is_some();
         if let Some((port, next_hop, mtu)) = way {
             let PortSide::Core { mac } = &sides[port] else { panic!("the port leads to customers") };
-            peer.port = port as u32;
-            peer.header = setup::core_header(&peer.encapsulation, next_hop, *mac);
-            peer.mtu = setup::left(&peer.encapsulation, is_encrypted, mtu) as u16;
+            let header = setup::core_header(&peer.encapsulation, next_hop, *mac);
+            let largest = setup::left(&peer.encapsulation, is_encrypted, mtu) as u16;
+            let is_same =
+                (peer.port as usize, &peer.header, peer.path.discovery.largest()) == (port, &header, largest);
+            if !is_same {
+                peer.path.restart(largest);
+            }
+            (peer.port, peer.header, peer.mtu) = (port as u32, header, peer.path.discovery.mtu());
+            *paths_due = Instant::ZERO;
         }
     }
 
@@ -195,6 +206,20 @@ impl<P: FramePort> PeEngine<P> {
         let EngineState { secure, names, .. } = &self.state;
         let encrypted = names.peers.iter().enumerate().filter(|(peer, _)| secure.is_encrypted(*peer));
         encrypted.map(move |(peer, name)| (name.as_str(), secure.session_since(now, peer)))
+    }
+
+    /// Returns the path MTU to each peer, by name.
+    pub fn path_mtus(&self) -> impl Iterator<Item = (&str, PathMtuView)> {
+        let EngineState { peers, names, .. } = &self.state;
+        names.peers.iter().zip(peers).map(|(name, peer)| (name.as_str(), peer.path.view()))
+    }
+
+    /// Returns the paths whose MTU has changed since the last call. To be called periodically.
+    pub fn path_mtu_changes(&mut self) -> Vec<(String, PathMtuView)> {
+        let EngineState { peers, names, .. } = &mut self.state;
+        let changes =
+            names.peers.iter().zip(peers).map(|(name, peer)| Some((name.clone(), peer.path.change()?)));
+        changes.flatten().collect()
     }
 
     /// Returns the flows whose peer became silent or answered again since the last call, each with its
@@ -381,6 +406,8 @@ struct EngineState {
     references: References,
     vpns: Vec<EngineVpn>,
     peers: Vec<EnginePeer>,
+    /// Next call of the discovery of path MTUs.
+    paths_due: Instant,
     secure: SecureTunnels,
     circuits: Vec<EngineCircuit>,
     exits: Vec<CircuitNextHop>,
@@ -467,6 +494,7 @@ struct EnginePeer {
     encapsulation: Encapsulation,
     /// Size in bytes of the largest customer packet that fits the path to the peer.
     mtu: u16,
+    path: PathProber,
     clamp_segment_size: bool,
     keys: Option<Keys>,
 }
@@ -484,7 +512,7 @@ struct EngineCircuit {
 }
 
 /// Prebuilt Ethernet header.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EthernetTemplate {
     bytes: [u8; ethernet::HEADER + 2 * ethernet::TAG],
     length: u8,

@@ -75,11 +75,13 @@ impl EngineState {
         for (number, (name, peer)) in self.names.peers.iter().zip(&mut self.peers).enumerate() {
             let Some(known_number) = before.get(name.as_str()).copied() else { continue };
             self.secure.take_over(number, &mut old.secure, known_number);
-            let known = &old.peers[known_number];
+            let known = &mut old.peers[known_number];
             let port = &old.names.ports[known.port as usize];
             let port = self.names.ports.iter().position(|name| name == port);
             if let (true, Some(port)) = (known.encapsulation == peer.encapsulation, port) {
                 (peer.port, peer.header, peer.is_reachable) = (port as u32, known.header, known.is_reachable);
+                peer.path.take_over(&mut known.path);
+                peer.mtu = peer.path.discovery.mtu();
             }
         }
     }

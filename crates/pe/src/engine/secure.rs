@@ -278,7 +278,12 @@ impl EngineState {
                 self.send_kept_packets(peer);
                 Ok(())
             }
-            TunnResult::Err(error) => Err(counter(&error).into()),
+            TunnResult::Err(error) => {
+                let counter = counter(&error);
+                let is_young = tunnel.session.is_none_or(|session| at.since(session.at) < RETRY);
+                let is_early = counter == Counter::EncryptionUnknown && is_young;
+                Err(if is_early { Counter::EncryptionEarly } else { counter }.into())
+            }
             TunnResult::WriteToNetwork(reply) => {
                 let (length, answer) = (reply.len(), reply[0]);
                 if answer == COOKIE_REPLY {

@@ -6,6 +6,7 @@ use super::circuits::Circuits;
 use super::counter::Counters;
 use super::encapsulation::Encapsulation;
 use super::host_properties::{self, HostProperties};
+use super::path_mtu::PathProber;
 use super::pool::Pool;
 use super::references::References;
 use super::secure::{self, SecureTunnel, SecureTunnels};
@@ -29,7 +30,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// Minimum MTU of an IPv6 link (RFC 8200 section 5); that of IPv4 is smaller.
-const MIN_MTU: usize = 1280;
+pub(super) const MIN_MTU: usize = 1280;
 
 /// Builds the initial state with `buffers` buffers for waiting packets.
 pub(super) fn state(
@@ -38,12 +39,15 @@ pub(super) fn state(
     buffers: usize,
 ) -> Result<EngineState, StartupError> {
     let ports = router.interfaces();
-    let peers = router.peers.iter().zip(&machine.peers);
-    let peers = peers.map(|(peer, known)| self::peer(router, machine, peer, known));
-    let peers = peers.collect::<Result<Vec<EnginePeer>, StartupError>>()?;
+    let peers = router.peers.iter().zip(&machine.peers).enumerate();
+    let peers = peers.map(|(number, (peer, known))| self::peer(router, machine, number, peer, known));
+    let mut peers = peers.collect::<Result<Vec<EnginePeer>, StartupError>>()?;
     let tunnels = secure_tunnels(router, machine, &peers)?;
     let (circuits, sides) = circuits(router, machine, &ports)?;
     let (flows, labels, class_tables) = flows(router, machine, &peers);
+    for (key, flow) in (0..).zip(&flows) {
+        peers[flow.peer as usize].path.flow.get_or_insert(key);
+    }
     let (vpns, exits) = vpns(router);
     let names = |names: &mut dyn Iterator<Item = &String>| names.cloned().collect();
     Ok(EngineState {
@@ -56,6 +60,7 @@ pub(super) fn state(
         references: References::new(router),
         vpns,
         peers,
+        paths_due: Instant::ZERO,
         secure: SecureTunnels::new(router.encryption_port, tunnels),
         circuits,
         exits,
@@ -93,6 +98,7 @@ fn max_packet_size(router: &PeConfig, machine: &HostProperties, circuits: &[Engi
 fn peer(
     router: &PeConfig,
     machine: &HostProperties,
+    number: usize,
     peer: &pe::PeerConfig,
     known: &host_properties::PeerProperties,
 ) -> Result<EnginePeer, StartupError> {
@@ -122,12 +128,16 @@ fn peer(
         );
         return Err(StartupError::new(message, format!("raise the MTU of {}", router.core[0])));
     }
+    // The sessions of VPN flows follow the seed.
+    let session = LossDelaySession::from_bits(machine.session_seed.wrapping_sub(1 + number as u32));
+    let querier = Querier::new(session, machine.epoch_unix_ns, false);
     Ok(EnginePeer {
         port: 0,
         header: core_header(&encapsulation, Mac::default(), machine.interfaces[&router.core[0]].mac),
         is_reachable: false,
         encapsulation,
         mtu: left as u16,
+        path: PathProber::new(querier, None, left as u16),
         clamp_segment_size: peer.clamp_segment_size,
         keys: known.keys.clone(),
     })

@@ -60,7 +60,8 @@ table! {
     pub(crate) struct PeerTable "a peer" {
         /// Encapsulation of packets to the peer.
         tunnel: Located<PeTunnelTable>,
-        /// Maximum size of IP or MPLS packets in the core. Default: the MTU of the interface.
+        /// Maximum size of IP or MPLS packets in the core. The router finds smaller paths by itself. Default: the MTU of the
+        /// interface.
         mtu: Option<BoundedSize<1_344, 9_216>>,
         /// Clamp the maximum segment size of TCP connections to the MTU.
         clamp_segment_size: bool = true,

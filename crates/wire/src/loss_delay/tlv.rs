@@ -221,6 +221,24 @@ pub fn write_marks(bytes: &mut [u8], start: usize, packets: u64) -> Result<(), S
     Ok(())
 }
 
+/// Writes padding that is not copied into the response, from an offset to another. Less than a TLV's header cannot be
+/// filled.
+pub fn write_padding(bytes: &mut [u8], start: usize, end: usize) -> Result<(), ShortTlvBuffer> {
+    const LARGEST: usize = HEADER + u8::MAX as usize;
+    let mut rest = bytes.get_mut(start..end).ok_or(ShortTlvBuffer)?;
+    while !rest.is_empty() {
+        // What is left after this TLV must hold another one.
+        let is_header_left = (LARGEST + 1..LARGEST + HEADER).contains(&rest.len());
+        let length = rest.len().min(if is_header_left { LARGEST - HEADER } else { LARGEST });
+        let (tlv, others) = rest.split_at_mut(length);
+        let (header, value) = tlv.split_first_chunk_mut::<HEADER>().ok_or(ShortTlvBuffer)?;
+        *header = [kind::PADDING_DROPPED, value.len() as u8];
+        value.fill(0);
+        rest = others;
+    }
+    Ok(())
+}
+
 /// Returns the byte ranges covered by the digest and of the digest itself, or `None` if the message does not
 /// end with an authentication TLV. `fields` is the length of the message's fixed fields, bytes.
 pub fn authenticated(message: &[u8], fields: usize) -> Option<(Range<usize>, Range<usize>)> {

@@ -35,7 +35,13 @@ pub fn peers(state: &PeSnapshot) -> String {
     let mut table = Table::new(&["peer", "tunnel", "address", "encryption", "path"]);
     for peer in &state.peers {
         let path = match &peer.route {
-            Some(way) => format!("{} via {} ({}), MTU {}", way.interface, way.next_hop, way.mac, way.mtu),
+            Some(way) => {
+                let first = match way.path_mtu < way.mtu {
+                    true => format!(" ({} at {})", way.mtu, way.interface),
+                    false => String::new(),
+                };
+                format!("{} via {} ({}), MTU {}{first}", way.interface, way.next_hop, way.mac, way.path_mtu)
+            }
             None => format!("unreachable: {}", peer.unreachable),
         };
         let address = peer.address.map_or(String::new(), |address| address.to_string());

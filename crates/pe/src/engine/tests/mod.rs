@@ -6,6 +6,7 @@ mod configuration;
 mod end_to_end;
 mod isolation;
 mod neighbors;
+mod path_mtu;
 mod queues;
 mod references;
 mod refusals;
@@ -23,7 +24,9 @@ use netstage_host::ports::ring::{self, RingPort};
 use netstage_scenario::pe;
 use netstage_wire::checksum::Sum;
 use netstage_wire::ethernet::{self, Tag, ethertype};
+use netstage_wire::gach;
 use netstage_wire::ip::{self, Ecn, protocol, v4, v6};
+use netstage_wire::loss_delay::{LossDelayMessage, LossDelaySession};
 use netstage_wire::mpls::LabelValue;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -176,11 +179,13 @@ impl TestRouter {
         frames
     }
 
-    /// Sends a frame into a port and returns the frames sent by both ports.
+    /// Sends a frame into a port and returns the frames sent by both ports, without probes of the path MTU.
     fn pass(&mut self, port: usize, now: Instant, frame: &[u8]) -> [Vec<Vec<u8>>; 2] {
         self.give(port, now, frame);
         self.turn(now);
-        [self.taken(CUSTOMERS), self.taken(CORE)]
+        let mut core = self.taken(CORE);
+        core.retain(|frame| !is_probe(frame));
+        [self.taken(CUSTOMERS), core]
     }
 
     fn count(&self, counter: Counter) -> u64 {
@@ -251,6 +256,15 @@ impl TwoRouters {
 }
 
 const DELAY: Duration = Duration::from_millis(5);
+
+/// Returns whether a frame is a probe of the path MTU to the first peer: a query of its session.
+fn is_probe(frame: &[u8]) -> bool {
+    let header = gach::header(gach::channel::DIRECT_LOSS_DELAY);
+    let channel = frame.windows(gach::HEADER).position(|bytes| bytes == header);
+    let message = channel.and_then(|at| LossDelayMessage::read(&frame[at + gach::HEADER..]).ok());
+    message
+        .is_some_and(|(message, _)| !message.is_response && message.session == LossDelaySession::from_bits(0))
+}
 
 fn delay(now: Instant, _: usize, _: &mut Vec<u8>) -> Option<Instant> {
     Some(now + DELAY)

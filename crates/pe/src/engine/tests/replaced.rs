@@ -81,7 +81,8 @@ fn the_route_to_a_peer_may_be_removed_and_restored() {
         TwoRouters::new([config(0, CoreEncapsulation::Udp4, 1), config(1, CoreEncapsulation::Udp4, 1)]);
     world.routers[0].engine.set_peer_route(0, None);
     offer(&mut world, 0, 5, &mut delay);
-    assert_eq!(world.routers[0].engine.flow(0).count(Counter::PeerUnreachable), 5);
+    // The packets, and the answers to two probes of the far router.
+    assert_eq!(world.routers[0].engine.flow(0).count(Counter::PeerUnreachable), 5 + 2);
     world.routers[0].engine.set_peer_route(0, Some((CORE, [9; 6], 1500)));
     offer(&mut world, 0, 5, &mut delay);
     world.run(world.now + Duration::from_millis(10), &mut delay);
