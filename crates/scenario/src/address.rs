@@ -1,7 +1,7 @@
 //! Addresses, prefixes and labels in configuration files.
 
 use crate::error::Problems;
-use crate::pe::parse_key;
+use crate::key::parse_key;
 use crate::scalar::BoundedCount;
 use crate::table::{Decode, ValueKind, mismatch};
 use crate::tree::TomlNode;

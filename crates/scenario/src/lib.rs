@@ -17,6 +17,7 @@ mod error;
 pub mod expect;
 mod file;
 mod judge;
+mod key;
 pub mod learned;
 pub mod outcome;
 pub mod pattern;

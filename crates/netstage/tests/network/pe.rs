@@ -458,7 +458,8 @@ fn a_smaller_path_is_measured_and_carries_large_packets() {
         first == 1_500 && (1_397..=1_404).contains(&path) && customer == path - 32
     };
     assert!(within(TIMEOUT, || is_found(mtus())), "{:?}", mtus());
-    assert_eq!(world.echo(0, false, &large).as_ref(), Some(&large));
+    // Linux forbids fragments of the first packet, and is told the MTU.
+    assert!(within(TIMEOUT, || world.echo(0, false, &large).as_ref() == Some(&large)));
 }
 
 fn the_commands_of_the_guide_work() {

@@ -22,32 +22,7 @@ pub(super) fn text(state: &PeSnapshot) -> String {
     page.metric("netstage_pe_buffers_free", "gauge", "Free packet buffers.", state.free_buffers as f64);
     flows(&mut page, state);
     references(&mut page, state);
-    page.begin_metric("netstage_pe_peer_reachable", "gauge", "1 while the peer is reachable.");
-    for peer in &state.peers {
-        let value = f64::from(u8::from(peer.route.is_some()));
-        page.sample("netstage_pe_peer_reachable", &[("peer", &peer.name)], value);
-    }
-    page.begin_metric(
-        "netstage_pe_peer_session_age_seconds",
-        "gauge",
-        "Age of the present session of encryption with the peer; no sample without one.",
-    );
-    for peer in &state.peers {
-        if let Some(age) = peer.session_age_ns {
-            let value = age as f64 / 1e9;
-            page.sample("netstage_pe_peer_session_age_seconds", &[("peer", &peer.name)], value);
-        }
-    }
-    page.begin_metric(
-        "netstage_pe_peer_path_mtu_bytes",
-        "gauge",
-        "MTU of the path to the peer, found by probes; below that of the first link, a router of the core drops larger packets.",
-    );
-    for peer in &state.peers {
-        if let Some(route) = &peer.route {
-            page.sample("netstage_pe_peer_path_mtu_bytes", &[("peer", &peer.name)], route.path_mtu.into());
-        }
-    }
+    peers(&mut page, state);
     page.begin_metric(
         "netstage_pe_alarm",
         "gauge",
@@ -107,6 +82,35 @@ type ReferenceMetric<'a> = &'a dyn Fn(&ReferenceState) -> Option<f64>;
 
 /// Function that reads a metric of a flow.
 type FlowMetric<'a> = &'a dyn Fn(&FlowState) -> Option<f64>;
+
+fn peers(page: &mut Page, state: &PeSnapshot) {
+    page.begin_metric("netstage_pe_peer_reachable", "gauge", "1 while the peer is reachable.");
+    for peer in &state.peers {
+        let value = f64::from(u8::from(peer.route.is_some()));
+        page.sample("netstage_pe_peer_reachable", &[("peer", &peer.name)], value);
+    }
+    page.begin_metric(
+        "netstage_pe_peer_session_age_seconds",
+        "gauge",
+        "Age of the present session of encryption with the peer; no sample without one.",
+    );
+    for peer in &state.peers {
+        if let Some(age) = peer.session_age_ns {
+            let value = age as f64 / 1e9;
+            page.sample("netstage_pe_peer_session_age_seconds", &[("peer", &peer.name)], value);
+        }
+    }
+    page.begin_metric(
+        "netstage_pe_peer_path_mtu_bytes",
+        "gauge",
+        "MTU of the path to the peer, found by probes; below that of the first link, a router of the core drops larger packets.",
+    );
+    for peer in &state.peers {
+        if let Some(route) = &peer.route {
+            page.sample("netstage_pe_peer_path_mtu_bytes", &[("peer", &peer.name)], route.path_mtu.into());
+        }
+    }
+}
 
 fn flows(page: &mut Page, state: &PeSnapshot) {
     let count = |value: u64| Some(value as f64);

@@ -43,7 +43,7 @@ impl PathProber {
         PathProber { discovery, querier, flow, reported: None }
     }
 
-    /// Starts anew on another path.
+    /// Starts again on another path.
     pub fn restart(&mut self, mtu: u16) {
         self.discovery = PathMtu::new(setup::MIN_MTU as u16, mtu);
     }

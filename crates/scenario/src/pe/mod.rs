@@ -5,11 +5,10 @@
 
 mod build;
 pub(crate) mod file;
-mod key;
 mod leaks;
 mod references;
 
-pub use key::{format_key, parse_key};
+pub use crate::key::{format_key, parse_key};
 
 use crate::error::Errors;
 use crate::read::{configuration, read_text};
