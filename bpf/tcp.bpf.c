@@ -34,7 +34,9 @@ struct record {
 	u8 old_state;
 	u8 new_state;
 	/* Whether congestion control follows a path model instead of reducing its window for a cause, as BBR does. */
-	u32 is_modelled;
+	u16 is_modelled;
+	/* Whether the application waits for room in the send buffer. */
+	u16 waits_for_buffer;
 	u32 segment;
 	u32 cwnd;
 	u32 ssthresh;
@@ -57,6 +59,8 @@ struct record {
 	u32 cwnd_changed;
 	u32 timeout;
 	u32 undo_marker;
+	/* Of the segment delivered last. */
+	u32 latest_round_trip_us;
 };
 
 #define DEPTH 16
@@ -76,6 +80,8 @@ static void (*const ringbuf_submit)(void *record, u64 flags) = (void *)132;
 #define TCP 6
 #define ESTABLISHED 1
 #define CLOSED 7
+/* Bit of socket.flags (enum in linux/net.h). */
+#define SOCK_NOSPACE 2
 
 INLINE u8 congestion_state(struct tcp_sock *tcp)
 {
@@ -118,6 +124,7 @@ INLINE void fill(struct record *record, struct sock *sk, struct tcp_sock *tcp, e
 	record->old_state = 0;
 	record->new_state = 0;
 	record->is_modelled = tcp->inet_conn.icsk_ca_ops->cong_control != 0;
+	record->waits_for_buffer = sk->sk_socket->flags >> SOCK_NOSPACE & 1;
 	record->segment = tcp->mss_cache;
 	record->cwnd = tcp->snd_cwnd;
 	record->ssthresh = tcp->snd_ssthresh;
@@ -139,6 +146,7 @@ INLINE void fill(struct record *record, struct sock *sk, struct tcp_sock *tcp, e
 	record->cwnd_changed = tcp->snd_cwnd_stamp;
 	record->timeout = tcp->inet_conn.icsk_rto;
 	record->undo_marker = tcp->undo_marker;
+	record->latest_round_trip_us = tcp->rack.rtt_us;
 }
 
 INLINE void count_lost(void)

@@ -45,6 +45,7 @@ struct file {
 } KERNEL;
 
 struct socket {
+	unsigned long flags;
 	struct file *file;
 } KERNEL;
 
@@ -88,6 +89,10 @@ struct minmax {
 	struct minmax_sample s[3];
 } KERNEL;
 
+struct tcp_rack {
+	u32 rtt_us;
+} KERNEL;
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 snd_wnd;
@@ -103,6 +108,7 @@ struct tcp_sock {
 	u32 retrans_out;
 	u32 srtt_us;
 	struct minmax rtt_min;
+	struct tcp_rack rack;
 	u32 rate_delivered;
 	u32 rate_interval_us;
 	u32 total_retrans;

@@ -40,7 +40,7 @@ pub struct MetricInfo {
 impl Metric {
     /// Returns whether the metric requires the recording of window events (`[measure] tcp = "events"`).
     pub fn is_of_tcp_events(self) -> bool {
-        (Metric::FlowWindowPeak..=Metric::FlowLimitedPacing).contains(&self)
+        (Metric::FlowWindowPeak..=Metric::FlowLimitedSendBuffer).contains(&self)
     }
 
     /// Returns whether the metric is measured at a flow's sender. A flow with several receivers has one subject
@@ -159,6 +159,12 @@ metrics! {
     FlowCauseReceiverWindow = "flow.cause.receiver_window", "", "", Sum;
     /// Times a TCP sender became limited by the application.
     FlowCauseApplicationLimited = "flow.cause.application_limited", "", "", Sum;
+    /// Reductions of a TCP sender's segments to the path MTU.
+    FlowCausePathMtu = "flow.cause.path_mtu", "", "", Sum;
+    /// Times the window of a TCP sender's peer closed.
+    FlowCauseZeroWindow = "flow.cause.zero_window", "", "", Sum;
+    /// Times a model-based TCP sender emptied the path to measure its round trip.
+    FlowCauseProbeRoundTrip = "flow.cause.probe_round_trip", "", "", Sum;
     /// Share of time in which a TCP sender was limited by its congestion window.
     FlowLimitedCongestionWindow = "flow.limited.congestion_window", "", "", Mean;
     /// Share of time in which a TCP sender was limited by the receiver's window.
@@ -167,6 +173,8 @@ metrics! {
     FlowLimitedApplication = "flow.limited.application", "", "", Mean;
     /// Share of time in which a TCP sender was limited by pacing or a queue of its host.
     FlowLimitedPacing = "flow.limited.pacing", "", "", Mean;
+    /// Share of time in which a TCP sender was limited by its send buffer.
+    FlowLimitedSendBuffer = "flow.limited.send_buffer", "", "", Mean;
     /// Slow-start threshold of a TCP sender.
     FlowSlowStartThreshold = "flow.slow_start_threshold", "packets", "", Last;
     /// Window advertised by a TCP sender's peer.

@@ -38,6 +38,9 @@ pub fn cause_metric(cause: WindowChangeCause) -> Metric {
         WindowChangeCause::IdleRestart => Metric::FlowCauseIdleRestart,
         WindowChangeCause::ReceiverWindow => Metric::FlowCauseReceiverWindow,
         WindowChangeCause::ApplicationLimited => Metric::FlowCauseApplicationLimited,
+        WindowChangeCause::PathMtu => Metric::FlowCausePathMtu,
+        WindowChangeCause::ZeroWindow => Metric::FlowCauseZeroWindow,
+        WindowChangeCause::ProbeRoundTrip => Metric::FlowCauseProbeRoundTrip,
     }
 }
 
@@ -47,5 +50,6 @@ fn by_limit(limit: SendLimit) -> Metric {
         SendLimit::PeerWindow => Metric::FlowLimitedPeerWindow,
         SendLimit::Application => Metric::FlowLimitedApplication,
         SendLimit::Pacing => Metric::FlowLimitedPacing,
+        SendLimit::SendBuffer => Metric::FlowLimitedSendBuffer,
     }
 }

@@ -13,6 +13,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+/// Maximum number of segments in a buffer of the kernel: 64 KiB of the smallest segments.
+const MAX_SEGMENTS: u64 = 128;
+/// Congestion window of BBR while it measures the round trip, in segments.
+const PROBE_WINDOW: u64 = 4;
+
 /// Connection as seen from one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WatchedFlow {
@@ -105,7 +110,13 @@ impl Flows {
                 }
                 report(FlowEventKind::Acknowledged);
             }
-            RecordKind::Retransmitted => report(FlowEventKind::Retransmitted),
+            RecordKind::Retransmitted => {
+                // The kernel retransmits buffers, each of one or more segments.
+                let total = record.snapshot.retransmissions;
+                let segments =
+                    total.saturating_sub(tracked.last.snapshot.retransmissions).clamp(1, MAX_SEGMENTS);
+                (0..segments).for_each(|_| report(FlowEventKind::Retransmitted));
+            }
             RecordKind::Congestion { to } => {
                 if let Some(cause) = tracked.reduction(record, to, origin) {
                     report(FlowEventKind::Window(cause));
@@ -171,7 +182,7 @@ impl FlowTracker {
         origin: ChangeOrigin,
     ) -> Option<WindowChangeCause> {
         if origin == ChangeOrigin::CallStack(Some(Function::PathMtu)) {
-            return None;
+            return Some(WindowChangeCause::PathMtu);
         }
         match to {
             CongestionState::Open | CongestionState::Disorder => None,
@@ -200,8 +211,12 @@ impl FlowTracker {
     /// Returns the cause of a window change since the previous record that has no congestion state of its own.
     fn change_between(&self, record: &TcpRecord) -> Option<WindowChangeCause> {
         let (last, snapshot) = (&self.last, &record.snapshot);
-        if record.is_model_based {
-            return None;
+        if snapshot.model_based {
+            let probes = |record: &TcpRecord| {
+                record.snapshot.cwnd <= PROBE_WINDOW * u64::from(record.snapshot.segment)
+            };
+            let begins = self.state <= CongestionState::Disorder && probes(record) && !probes(last);
+            return begins.then_some(WindowChangeCause::ProbeRoundTrip);
         }
         // A reduction discards the previous undo state, and so does the end of retransmission, but only an undo
         // restores the threshold. If the threshold is at its minimum already, an undo shows in the window
@@ -226,7 +241,10 @@ impl FlowTracker {
         }
         let idle = record.cwnd_changed.wrapping_sub(last.last_sent) as i32;
         let timeout = last.timeout.min(record.timeout) as i32;
-        Some(if idle > timeout {
+        // A sender that waits for the acknowledgment of a lost tail is not idle.
+        let was_acknowledged =
+            snapshot.acknowledged >= last.snapshot.acknowledged + last.snapshot.outstanding;
+        Some(if idle > timeout && was_acknowledged {
             WindowChangeCause::IdleRestart
         } else {
             WindowChangeCause::ApplicationLimited

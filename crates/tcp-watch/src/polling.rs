@@ -25,9 +25,10 @@ const REQUEST_DUMP: u16 = 0x301;
 const DONE: u16 = 3;
 const ERROR: u16 = 2;
 const TCP: u8 = 6;
-/// Attributes: connection, congestion control, cgroup.
+/// Attributes: connection, congestion control, memory, cgroup.
 const INFO: u16 = 2;
 const CONTROL: u16 = 4;
+const MEMORY: u16 = 7;
 const CGROUP: u16 = 21;
 /// Established, and closing with unsent data.
 const STATES: u32 = 1 << 1 | 1 << 4 | 1 << 8;
@@ -189,7 +190,7 @@ fn list(socket: &mut Socket, family: u8, now: u64, namespace: u32) -> io::Result
     request.extend(BY_FAMILY.to_ne_bytes());
     request.extend(REQUEST_DUMP.to_ne_bytes());
     request.extend([0; 8]);
-    request.extend([family, TCP, 1 << (INFO - 1) | 1 << (CONTROL - 1), 0]);
+    request.extend([family, TCP, 1 << (INFO - 1) | 1 << (CONTROL - 1) | 1 << (MEMORY - 1), 0]);
     request.extend(STATES.to_ne_bytes());
     // Any address; a cookie of all ones matches any.
     request.extend([0; 40]);
@@ -226,7 +227,7 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<ListedSocket> {
     let _interface = reader.u32()?;
     let cookie = reader.u64()?;
     let [_, _, _, _, inode] = reader.words()?;
-    let (mut info, mut cgroup, mut is_modeled) = (None, 0, false);
+    let (mut info, mut cgroup, mut is_modeled, mut is_full) = (None, 0, false, false);
     let mut rest = bytes.get(MESSAGE..)?;
     while rest.len() >= 4 {
         let mut reader = BpfReader::new(rest);
@@ -234,6 +235,7 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<ListedSocket> {
         match kind {
             INFO => info = Some(&rest[4..length]),
             CONTROL => is_modeled = rest[4..length].starts_with(b"bbr"),
+            MEMORY => is_full = is_send_buffer_full(&rest[4..length]).unwrap_or(false),
             CGROUP => cgroup = BpfReader::new(&rest[4..length]).u64().unwrap_or(0),
             _ => {}
         }
@@ -258,12 +260,14 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<ListedSocket> {
             peer_window: 0,
             smoothed_round_trip: None,
             min_round_trip: None,
+            latest_round_trip: None,
             pacing_rate: None,
             delivery_rate: None,
             acknowledged: 0,
             retransmissions: 0,
+            send_buffer_full: is_full,
+            model_based: is_modeled,
         },
-        is_model_based: is_modeled,
         marks: 0,
         is_probing: false,
         may_undo: false,
@@ -272,6 +276,13 @@ fn read(bytes: &[u8], now: u64, namespace: u32) -> Option<ListedSocket> {
         timeout: 0,
     };
     Some(ListedSocket { record: with_info(base, info?)?, inode: inode.into(), cgroup })
+}
+
+/// Returns whether the kernel makes a writer wait (`sk_stream_is_writeable`): more than two thirds of the send buffer
+/// are occupied. The bytes are the words of `SK_MEMINFO_*`.
+fn is_send_buffer_full(memory: &[u8]) -> Option<bool> {
+    let [_, _, _, limit, _, queued] = BpfReader::new(memory).words()?;
+    Some(3 * u64::from(queued) > 2 * u64::from(limit))
 }
 
 /// Parses `struct tcp_info`, which is shorter on older kernels.
@@ -298,10 +309,12 @@ fn with_info(mut record: TcpRecord, info: &[u8]) -> Option<TcpRecord> {
         peer_window: word(228).map_or(u64::MAX >> 1, u64::from),
         smoothed_round_trip: round_trip(word(68)?),
         min_round_trip: word(148).and_then(round_trip),
+        latest_round_trip: None,
         pacing_rate: long(104).and_then(rate),
         delivery_rate: long(160).and_then(rate),
         acknowledged: long(120).unwrap_or(0),
         retransmissions: word(100)?.into(),
+        ..record.snapshot
     };
     record.marks = word(196).unwrap_or(0);
     // In milliseconds instead of the jiffies of the BPF programs: only differences matter.

@@ -47,8 +47,6 @@ pub struct TcpRecord {
     pub kind: RecordKind,
     /// State of the connection before the event.
     pub snapshot: FlowSnapshot,
-    /// Set if the congestion control follows a path model rather than single losses, as BBR does.
-    pub is_model_based: bool,
     /// Segments known to have been marked by the network.
     pub marks: u32,
     /// Whether a tail-loss probe is outstanding.
@@ -74,11 +72,11 @@ pub(super) fn read(bytes: &[u8]) -> Option<(TcpRecord, [u64; DEPTH])> {
     let local = SocketAddr::new(local, reader.u16()?);
     let remote = SocketAddr::new(remote, reader.u16()?);
     let [kind, old, _, new] = reader.take::<4>()?;
-    let is_modeled = reader.u32()? != 0;
+    let (is_modeled, waits_for_buffer) = (reader.u16()? != 0, reader.u16()? != 0);
     let [segment, cwnd, ssthresh, peer_window, outstanding, unsent] = reader.words()?;
     let [packets_out, sacked_out, lost_out, retrans_out] = reader.words()?;
     let [smoothed_us, min_us, delivered, interval_us, retransmissions, marks] = reader.words()?;
-    let [probe, last_sent, cwnd_changed, timeout, undo_marker] = reader.words()?;
+    let [probe, last_sent, cwnd_changed, timeout, undo_marker, latest_us] = reader.words()?;
     let happened = match (kind, new) {
         (0, _) => RecordKind::Acknowledged,
         (1, _) => RecordKind::Retransmitted,
@@ -101,11 +99,14 @@ pub(super) fn read(bytes: &[u8]) -> Option<(TcpRecord, [u64; DEPTH])> {
         peer_window: peer_window.into(),
         smoothed_round_trip: round_trip(smoothed_us),
         min_round_trip: round_trip(min_us),
+        latest_round_trip: round_trip(latest_us),
         pacing_rate: (pacing < u64::MAX && pacing > 0).then(|| BitRate(pacing.saturating_mul(8))),
         delivery_rate: (interval_us > 0)
             .then(|| BitRate(bytes_of(delivered).saturating_mul(8_000_000) / u64::from(interval_us))),
         acknowledged,
         retransmissions: retransmissions.into(),
+        send_buffer_full: waits_for_buffer,
+        model_based: is_modeled,
     };
     let record = TcpRecord {
         time_ns,
@@ -115,7 +116,6 @@ pub(super) fn read(bytes: &[u8]) -> Option<(TcpRecord, [u64; DEPTH])> {
         remote,
         kind: happened,
         snapshot,
-        is_model_based: is_modeled,
         marks,
         is_probing: probe != 0,
         may_undo: undo_marker != 0,
@@ -160,9 +160,9 @@ mod tests {
         bytes.extend(4026531840_u32.to_ne_bytes());
         bytes.extend(5_000_u16.to_ne_bytes().into_iter().chain(80_u16.to_ne_bytes()));
         bytes.extend([2, 1, 0, 3]);
+        bytes.extend([0, 1].into_iter().flat_map(u16::to_ne_bytes));
         let words = [
-            0_u32,
-            1_000,
+            1_000_u32,
             10,
             0x7fff_ffff,
             64_000,
@@ -183,7 +183,7 @@ mod tests {
             90,
             50,
             1,
-            0,
+            1_200, // tail-loss probe, times, timeout, undo, latest round trip
         ];
         bytes.extend(words.into_iter().flat_map(u32::to_ne_bytes));
         assert_eq!(bytes.len(), RECORD);
@@ -201,8 +201,9 @@ mod tests {
         assert_eq!(snapshot.delivery_rate, Some(BitRate(10_000_000)));
         assert_eq!(snapshot.pacing_rate, Some(BitRate(1_000_000)));
         assert_eq!(snapshot.smoothed_round_trip, Some(Duration::from_micros(1_500)));
-        assert!(record.is_probing && record.may_undo && !record.is_model_based);
-        for short in 0..RECORD - 4 {
+        assert_eq!(snapshot.latest_round_trip, Some(Duration::from_micros(1_200)));
+        assert!(record.is_probing && record.may_undo && snapshot.send_buffer_full && !snapshot.model_based);
+        for short in 0..RECORD {
             assert_eq!(read(&bytes[..short]), None);
         }
     }

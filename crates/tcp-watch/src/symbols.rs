@@ -91,7 +91,7 @@ impl Function {
             "tcp_process_tlp_ack" => Function::ProcessProbeAck,
             "tcp_enter_recovery" => Function::EnterRecovery,
             "tcp_enter_loss" => Function::EnterLoss,
-            "tcp_simple_retransmit" => Function::PathMtu,
+            "tcp_simple_retransmit" | "tcp_non_congestion_loss_retransmit" => Function::PathMtu,
             _ => return None,
         })
     }

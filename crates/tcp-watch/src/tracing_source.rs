@@ -163,8 +163,16 @@ impl TracedConnection {
 
     /// Takes over polled values that events lack.
     fn update(&mut self, listed: TcpRecord, has_state_changes: bool) {
-        let FlowSnapshot { state, unsent, min_round_trip, pacing_rate, delivery_rate, segment, .. } =
-            listed.snapshot;
+        let FlowSnapshot {
+            state,
+            unsent,
+            min_round_trip,
+            pacing_rate,
+            delivery_rate,
+            segment,
+            send_buffer_full,
+            ..
+        } = listed.snapshot;
         let snapshot = &mut self.record.snapshot;
         let retransmissions = snapshot.retransmissions.max(listed.snapshot.retransmissions);
         *snapshot = FlowSnapshot {
@@ -174,6 +182,7 @@ impl TracedConnection {
             delivery_rate,
             segment,
             retransmissions,
+            send_buffer_full,
             state: if has_state_changes { snapshot.state } else { state },
             ..*snapshot
         };

@@ -69,11 +69,17 @@ pub enum WindowChangeCause {
     /// The application wrote too little to fill the window for a whole round trip, or the unused part of the window
     /// decays (RFC 2861).
     ApplicationLimited,
+    /// Segments exceeded the path MTU, and were split and retransmitted (RFC 1191, RFC 8201).
+    PathMtu,
+    /// The peer advertised a window without room for a segment (RFC 9293 section 3.8.6.1).
+    ZeroWindow,
+    /// A model-based congestion control emptied the path to measure its round trip, as BBR does.
+    ProbeRoundTrip,
 }
 
 impl WindowChangeCause {
     /// All causes, in display order.
-    pub const ALL: [WindowChangeCause; 9] = [
+    pub const ALL: [WindowChangeCause; 12] = [
         WindowChangeCause::LocalDevice,
         WindowChangeCause::Ecn,
         WindowChangeCause::FastRetransmit,
@@ -83,6 +89,9 @@ impl WindowChangeCause {
         WindowChangeCause::IdleRestart,
         WindowChangeCause::ReceiverWindow,
         WindowChangeCause::ApplicationLimited,
+        WindowChangeCause::PathMtu,
+        WindowChangeCause::ZeroWindow,
+        WindowChangeCause::ProbeRoundTrip,
     ];
 
     /// Returns whether the cause is a sign of congestion, in the host or on the path.
@@ -103,6 +112,9 @@ impl WindowChangeCause {
             WindowChangeCause::IdleRestart => "idle-restart",
             WindowChangeCause::ReceiverWindow => "receiver-window",
             WindowChangeCause::ApplicationLimited => "application-limited",
+            WindowChangeCause::PathMtu => "path-mtu",
+            WindowChangeCause::ZeroWindow => "zero-window",
+            WindowChangeCause::ProbeRoundTrip => "probe-round-trip",
         }
     }
 }
@@ -134,6 +146,9 @@ pub struct FlowSnapshot {
     /// Recent minimum round-trip time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_round_trip: Option<Duration>,
+    /// Round-trip time of the segment delivered last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_round_trip: Option<Duration>,
     /// Rate at which the host paces segments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pacing_rate: Option<BitRate>,
@@ -144,6 +159,12 @@ pub struct FlowSnapshot {
     pub acknowledged: u64,
     /// Segments retransmitted since the flow began.
     pub retransmissions: u64,
+    /// Set if all written data is sent and the full send buffer keeps the application from writing more.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub send_buffer_full: bool,
+    /// Set if the congestion control follows a path model instead of single losses, as BBR does.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub model_based: bool,
 }
 
 /// State of a sender's congestion control, modeled on Linux.
@@ -175,12 +196,19 @@ pub enum SendLimit {
     Application,
     /// Pacing, or a queue of the host: both windows have room for unsent data.
     Pacing,
+    /// The send buffer: all written data is sent, and the buffer has no room for more.
+    SendBuffer,
 }
 
 impl SendLimit {
     /// All limits, in display order.
-    pub const ALL: [SendLimit; 4] =
-        [SendLimit::CongestionWindow, SendLimit::PeerWindow, SendLimit::Application, SendLimit::Pacing];
+    pub const ALL: [SendLimit; 5] = [
+        SendLimit::CongestionWindow,
+        SendLimit::PeerWindow,
+        SendLimit::Application,
+        SendLimit::Pacing,
+        SendLimit::SendBuffer,
+    ];
 
     /// Returns the name used in events.
     pub const fn name(self) -> &'static str {
@@ -189,6 +217,7 @@ impl SendLimit {
             SendLimit::PeerWindow => "peer-window",
             SendLimit::Application => "application",
             SendLimit::Pacing => "pacing",
+            SendLimit::SendBuffer => "send-buffer",
         }
     }
 }
@@ -199,11 +228,16 @@ impl FlowSnapshot {
         self.cwnd.min(self.peer_window)
     }
 
+    /// Returns whether the peer's window has no room for a segment, although data waits to be sent.
+    pub fn is_window_closed(&self) -> bool {
+        self.unsent > 0 && self.peer_window < u64::from(self.segment).min(self.unsent)
+    }
+
     /// Returns the limit that prevents the sender from sending more.
     pub fn limit(&self) -> SendLimit {
         let next = u64::from(self.segment).min(self.unsent);
         if next == 0 {
-            SendLimit::Application
+            if self.send_buffer_full { SendLimit::SendBuffer } else { SendLimit::Application }
         } else if self.in_flight + next > self.cwnd {
             SendLimit::CongestionWindow
         } else if self.outstanding + next > self.peer_window {
@@ -232,16 +266,21 @@ pub(super) mod tests {
         peer_window: 64_000,
         smoothed_round_trip: None,
         min_round_trip: None,
+        latest_round_trip: None,
         pacing_rate: None,
         delivery_rate: None,
         acknowledged: 0,
         retransmissions: 0,
+        send_buffer_full: false,
+        model_based: false,
     };
 
     #[test]
     fn limit_is_determined_by_the_next_segments() {
         assert_eq!(SNAPSHOT.limit(), SendLimit::CongestionWindow);
         assert_eq!(FlowSnapshot { unsent: 0, ..SNAPSHOT }.limit(), SendLimit::Application);
+        let full = FlowSnapshot { unsent: 0, send_buffer_full: true, ..SNAPSHOT };
+        assert_eq!(full.limit(), SendLimit::SendBuffer);
         let small = FlowSnapshot { in_flight: 4_500, outstanding: 4_500, peer_window: 5_000, ..SNAPSHOT };
         assert_eq!((small.limit(), small.window()), (SendLimit::PeerWindow, 5_000));
         // Half a segment fits if no more was written.

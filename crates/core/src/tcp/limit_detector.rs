@@ -11,13 +11,19 @@ pub struct LimitDetector {
     /// Number of acknowledged bytes at which the application has limited the sender for a whole round trip.
     round_ends: Option<u64>,
     application_limited: bool,
+    closed: bool,
 }
 
 impl LimitDetector {
-    /// Returns the limit that begins. The peer's window counts at once, the application after a round trip without
+    /// Returns the limit that begins. The peer's window counts at once, each time it closes, the application after a round trip without
     /// other limits, because every transfer ends with nothing more to send. Each is reported again only after the
     /// congestion window has limited the sender in between.
     pub fn observe(&mut self, snapshot: &FlowSnapshot) -> Option<WindowChangeCause> {
+        let is_closed = snapshot.is_window_closed();
+        if core::mem::replace(&mut self.closed, is_closed) != is_closed && is_closed {
+            self.peer_limited = true;
+            return Some(WindowChangeCause::ZeroWindow);
+        }
         let limit = snapshot.limit();
         if limit != SendLimit::Application {
             self.round_ends = None;
@@ -38,7 +44,7 @@ impl LimitDetector {
                 self.application_limited |= begins;
                 begins.then_some(WindowChangeCause::ApplicationLimited)
             }
-            SendLimit::Pacing => None,
+            SendLimit::Pacing | SendLimit::SendBuffer => None,
         }
     }
 }
@@ -59,6 +65,16 @@ mod tests {
             .map(|snapshot| limited.observe(&snapshot));
         let cause = Some(WindowChangeCause::ReceiverWindow);
         assert_eq!(causes, [cause, None, None, None, None, cause]);
+    }
+
+    #[test]
+    fn closed_window_is_reported_each_time_it_closes() {
+        let mut limited = LimitDetector::default();
+        let closed = FlowSnapshot { in_flight: 0, outstanding: 0, peer_window: 0, ..SNAPSHOT };
+        let causes =
+            [PEER_LIMITED, closed, closed, PEER_LIMITED, closed].map(|snapshot| limited.observe(&snapshot));
+        let zero = Some(WindowChangeCause::ZeroWindow);
+        assert_eq!(causes, [Some(WindowChangeCause::ReceiverWindow), zero, None, None, zero]);
     }
 
     #[test]

@@ -23,12 +23,14 @@ fn record(time_ms: u64, cwnd: u64) -> TcpRecord {
             peer_window: 1 << 20,
             smoothed_round_trip: Some(Duration::from_millis(10)),
             min_round_trip: None,
+            latest_round_trip: None,
             pacing_rate: None,
             delivery_rate: None,
             acknowledged: 0,
             retransmissions: 0,
+            send_buffer_full: false,
+            model_based: false,
         },
-        is_model_based: false,
         marks: 0,
         is_probing: false,
         may_undo: false,
@@ -78,7 +80,10 @@ fn the_function_determines_the_cause_of_a_reduction() {
         kinds(&[(timeout, by(Function::EnterLoss))]),
         [FlowEventKind::Window(WindowChangeCause::Timeout)]
     );
-    assert_eq!(kinds(&[(timeout, by(Function::PathMtu))]), []);
+    assert_eq!(
+        kinds(&[(timeout, by(Function::PathMtu))]),
+        [FlowEventKind::Window(WindowChangeCause::PathMtu)]
+    );
 }
 
 #[test]
@@ -156,11 +161,21 @@ fn an_undo_raises_the_threshold() {
 #[test]
 fn a_window_that_falls_without_a_state_change_was_idle_or_unused() {
     let before = record(0, 40);
-    let fallen = |time_ms: u64| TcpRecord { cwnd_changed: time_ms as u32, ..record(time_ms, 10) };
+    let fallen = |time_ms: u64| {
+        let mut record = TcpRecord { cwnd_changed: time_ms as u32, ..record(time_ms, 10) };
+        record.snapshot.acknowledged = 40 * SEGMENT;
+        record
+    };
     let kinds_after = |after| kinds(&[(before, ChangeOrigin::Unknown), (after, ChangeOrigin::Unknown)]);
     assert_eq!(kinds_after(fallen(1_000)), [FlowEventKind::Window(WindowChangeCause::IdleRestart)]);
     assert_eq!(kinds_after(fallen(150)), [FlowEventKind::Window(WindowChangeCause::ApplicationLimited)]);
-    assert_eq!(kinds_after(TcpRecord { is_model_based: true, ..fallen(1_000) }), []);
+    let mut modeled = fallen(1_000);
+    modeled.snapshot.model_based = true;
+    assert_eq!(kinds_after(modeled), []);
+    // Data that was never acknowledged is a lost tail, not a pause.
+    let mut lost_tail = fallen(1_000);
+    lost_tail.snapshot.acknowledged = 39 * SEGMENT;
+    assert_eq!(kinds_after(lost_tail), [FlowEventKind::Window(WindowChangeCause::ApplicationLimited)]);
     // Leaving recovery sets the window right after the record.
     let leaving =
         TcpRecord { cwnd_changed: 1, ..entering(1, CongestionState::Recovery, CongestionState::Open) };

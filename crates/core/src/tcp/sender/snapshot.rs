@@ -33,10 +33,13 @@ impl TcpDataSender {
             peer_window: self.advertised_window(),
             smoothed_round_trip: self.smoothed_round_trip(),
             min_round_trip: self.min_round_trip(),
+            latest_round_trip: None,
             pacing_rate: None,
             delivery_rate: None,
             acknowledged: self.unacknowledged,
             retransmissions: self.retransmissions,
+            send_buffer_full: false,
+            model_based: false,
         }
     }
 }

@@ -157,10 +157,13 @@ mod tests {
             peer_window: 64_000,
             smoothed_round_trip: Some(Duration::from_millis(20)),
             min_round_trip: None,
+            latest_round_trip: None,
             pacing_rate: None,
             delivery_rate: None,
             acknowledged,
             retransmissions: 3,
+            send_buffer_full: false,
+            model_based: false,
         };
         FlowEvent { time: Instant(seconds * 1_000_000_000), kind, snapshot }
     }
