@@ -79,7 +79,7 @@ enum Real {
     /// Test a device
     #[command(subcommand)]
     Test(cmd::test::Command),
-    /// Trace, limit or tune TCP connections of this host
+    /// Trace, diagnose, limit or tune TCP connections of this host
     #[command(subcommand)]
     Tcp(cmd::tcp::Command),
     /// Restore what a killed router, agent, `tcp limit` or `tcp watch` left behind

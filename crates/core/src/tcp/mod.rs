@@ -11,6 +11,7 @@
 
 mod congestion;
 mod cubic;
+pub mod diagnosis;
 pub mod event;
 pub mod history;
 mod hystart;

@@ -164,6 +164,33 @@ fn events_are_printed_as_lines_and_a_record_is_written() {
     assert!(!text(&output.stdout).contains("10.0.0.2:7000"));
 }
 
+fn a_flow_is_diagnosed_as_text_and_as_json() {
+    need_bpf();
+    let world = TwoHosts::new();
+    let arguments = ["why", "--port", "7000", "--to", "10.0.0.2", "--for", "2"];
+    let output = world.while_sending(|| world.tcp(&[&arguments[..], &["--json"]].concat()));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let flow = &report["flows"][0];
+    assert_eq!((&flow["remote"], &report["lost"]), (&"10.0.0.2:7000".into(), &0.into()), "{report}");
+    // The application sends 20 kB, then sleeps for a millisecond, on a path that takes microseconds.
+    assert_eq!(flow["bottleneck"], "application", "{report}");
+    let shares = flow["shares"].as_array().unwrap();
+    assert_eq!(shares.iter().filter_map(|share| share["percent"].as_u64()).sum::<u64>(), 100, "{report}");
+    assert!(flow["round_trip"]["now"].as_u64() > Some(0), "{report}");
+    let output = world.while_sending(|| world.tcp(&arguments));
+    let printed = text(&output.stdout);
+    for part in ["> 10.0.0.2:7000", "application: it offers no data", "round trip", " min, "] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    // `tcp watch` ends with the diagnosis.
+    let output = world.while_sending(|| world.tcp(&["watch", "--port", "7000", "--for", "1"]));
+    assert!(text(&output.stdout).contains("application: it offers no data"), "{}", text(&output.stdout));
+    let nothing = world.tcp(&["why", "--port", "9", "--for", "0.2"]);
+    assert_eq!(nothing.status.code(), Some(1), "{}", text(&nothing.stdout));
+    assert!(text(&nothing.stderr).contains("no flow sent data"), "{}", text(&nothing.stderr));
+}
+
 fn limits_end_with_the_command_or_by_clean() {
     need_bpf();
     let (world, folder) = (TwoHosts::new(), TemporaryFolder::new("tcp-limit"));
@@ -582,6 +609,7 @@ fn missing_privileges_are_named() {
 
 netstage_harness::tests![
     events_are_printed_as_lines_and_a_record_is_written,
+    a_flow_is_diagnosed_as_text_and_as_json,
     limits_end_with_the_command_or_by_clean,
     tracing_ends_with_the_command_or_by_clean,
     a_kernel_without_type_information_is_observed_by_tracing,

@@ -25,6 +25,9 @@ fn the_page_works_as_written() {
     for name in ["slow/report.html", "tuned/report.html"] {
         assert!(std::fs::read_to_string(folder.join(name)).unwrap().contains("<html"), "{name}");
     }
+    // The line has 20 Mbit/s and the queue 120 ms at least.
+    let diagnosis = text.split("bufferbloat: ").nth(1).unwrap_or_else(|| panic!("{text}"));
+    assert!(diagnosis.lines().next().unwrap().contains("of queue, and 1"), "{diagnosis}");
     for part in ["to make it permanent", "restored", "segments with lowered window"] {
         assert!(text.contains(part), "{part}: {text}");
     }

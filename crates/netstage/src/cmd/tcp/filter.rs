@@ -10,13 +10,13 @@ use std::io;
 #[derive(clap::Args)]
 pub struct Options {
     /// Connections of a process, by PID or name
-    #[arg(long, value_name = "PID|NAME")]
+    #[arg(long, visible_alias = "pid", value_name = "PID|NAME")]
     process: Vec<ProcessFilter>,
     /// Connections with this local or remote port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Vec<u16>,
     /// Connections with this local or remote address or network
-    #[arg(long, value_name = "ADDRESS[/BITS]")]
+    #[arg(long, visible_alias = "to", value_name = "ADDRESS[/BITS]")]
     address: Vec<AddressPrefix>,
     /// Connections in a network namespace, by name, PID of a process in it, or path
     #[arg(long, value_name = "NAME|PID|PATH")]

@@ -1,11 +1,14 @@
-//! `netstage tcp`: traces, limits and tunes the windows of TCP connections.
+//! `netstage tcp`: traces, diagnoses, limits and tunes TCP connections.
 
+mod diagnoses;
 mod filter;
 pub mod limit;
 mod record;
+mod sentence;
 mod tune;
 mod view;
 mod watch;
+mod why;
 
 use crate::exit::Failure;
 use netstage_host::startup_error::StartupError;
@@ -15,6 +18,8 @@ use netstage_host::startup_error::StartupError;
 pub enum Command {
     /// Trace the window of TCP senders and the cause of each change
     Watch(watch::Arguments),
+    /// Name the bottleneck of each connection, with a remedy
+    Why(why::Arguments),
     /// Limit the windows of connections while this command runs
     Limit(limit::Arguments),
     /// Find the TCP window and congestion control with the highest throughput to a host
@@ -25,6 +30,7 @@ pub enum Command {
 pub fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Watch(arguments) => watch::run(arguments),
+        Command::Why(arguments) => why::run(arguments),
         Command::Limit(arguments) => limit::run(arguments),
         Command::Tune(arguments) => tune::run(arguments),
     }

@@ -1,5 +1,6 @@
 //! `netstage tcp watch`: traces the windows of TCP senders.
 
+use super::diagnoses::{DiagnosedFlow, Diagnoses};
 use super::filter::Options;
 use super::record::Keeper;
 use super::refused;
@@ -10,6 +11,7 @@ use crate::exit::{Failure, INTERRUPTED, OK, print};
 use netstage_core::tcp::event::FlowEvent;
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::monotonic_ns;
+use netstage_host::netns::Namespace;
 use netstage_study::observed::{Observation, PendingRecord};
 use netstage_study::{TOOL, page, report};
 use netstage_tcp_watch::filter::Filter;
@@ -21,9 +23,9 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 /// Interval between reads of kernel records.
-const POLL: Duration = Duration::from_millis(20);
+pub const POLL: Duration = Duration::from_millis(20);
 /// Interval between searches for the sockets of processes.
-const REFRESH: Duration = Duration::from_millis(200);
+pub const REFRESH: Duration = Duration::from_millis(200);
 /// Title of the record.
 const TITLE: &str = "TCP trace";
 
@@ -40,7 +42,7 @@ pub struct Arguments {
     filter: Options,
     /// Source: kernel (BPF), tracing or polling, in order of detail [default: first available]
     #[arg(long, value_name = "SOURCE", hide_possible_values = true)]
-    source: Option<Teller>,
+    source: Option<Source>,
     /// Stop after this time
     #[arg(long = "for", value_name = "TIME", value_parser = units::time)]
     span: Option<Duration>,
@@ -61,8 +63,9 @@ pub struct Arguments {
     flows: usize,
 }
 
+/// Source of events.
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Teller {
+pub enum Source {
     /// BPF programs in the kernel
     Kernel,
     /// Tracepoints of the kernel (tracefs)
@@ -78,6 +81,14 @@ struct Line<'a> {
     flow: &'a WatchedFlow,
     #[serde(flatten)]
     event: &'a FlowEvent,
+}
+
+/// Line of `--ndjson` with the diagnosis of a flow.
+#[derive(Serialize)]
+struct Conclusion<'a> {
+    event: &'static str,
+    #[serde(flatten)]
+    flow: &'a DiagnosedFlow,
 }
 
 /// Last line of `--ndjson`.
@@ -98,13 +109,14 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         return Err(Failure::usage("--interval: expected 1ms or more"));
     }
     let processes = filter.processes.clone();
-    let mut source = open(arguments, filter)?;
+    let namespaces = arguments.filter.namespaces(&filter)?;
+    let mut source = open(arguments.source, filter, &namespaces)?;
     let start = monotonic_ns();
     let place = arguments.out.as_ref().map(|folder| PendingRecord::open(folder, TOOL, TITLE)).transpose()?;
     let interrupted = watch_interrupt()?;
     let since_start = || Instant(monotonic_ns().saturating_sub(start));
     let mut flows = Flows::new(start);
-    let mut view = View::default();
+    let (mut view, mut diagnoses) = (View::default(), Diagnoses::default());
     let mut keeper = place.as_ref().map(|_| Keeper::new(arguments.interval));
     let mut out = BufWriter::new(io::stdout().lock());
     let mut records = 0;
@@ -119,6 +131,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
                 if let Some(keeper) = &mut keeper {
                     keeper.handle(flow, event);
                 }
+                diagnoses.handle(flow, event);
                 if !arguments.ndjson {
                     view.handle(flow, event);
                 } else if written.is_ok() {
@@ -152,9 +165,13 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         }
     };
     let lost = source.lost();
-    if arguments.ndjson {
-        let _ = line(&mut out, &Over { flows: flows.all().len(), records, lost }).and_then(|()| out.flush());
-    }
+    // The reader of the output may have closed the pipe.
+    let _ = conclude(
+        arguments,
+        &mut out,
+        &diagnoses.finish(since_start()),
+        &Over { flows: flows.all().len(), records, lost },
+    );
     if let Some(process) = ended {
         eprintln!("{process} exited");
     }
@@ -162,23 +179,43 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         eprintln!("warning: {lost} kernel records lost; select fewer flows");
     }
     if let (Some(place), Some(keeper)) = (place, keeper) {
-        let lost = (lost > 0).then(|| format!("{lost} kernel records lost"));
-        let missing = source.missing().iter().map(|missing| format!("not available: {missing}"));
-        let warnings = lost.into_iter().chain(missing).collect();
-        write(place, keeper.finish(TITLE.into(), since_start(), warnings))?;
+        write(place, keeper.finish(TITLE.into(), since_start(), warnings(&source)))?;
     }
     Ok(code)
 }
 
-fn open(arguments: &Arguments, filter: Filter) -> Result<RecordSource, Failure> {
-    let by = match arguments.source {
+/// Prints the diagnoses of the flows that carried most.
+fn conclude(
+    arguments: &Arguments,
+    out: &mut impl io::Write,
+    diagnosed: &[DiagnosedFlow],
+    over: &Over,
+) -> io::Result<()> {
+    for flow in diagnosed.iter().take(arguments.flows) {
+        match arguments.ndjson {
+            true => line(out, &Conclusion { event: "diagnosed", flow })?,
+            false => writeln!(out, "{}", flow.text())?,
+        }
+    }
+    if arguments.ndjson {
+        line(out, over)?;
+    }
+    out.flush()
+}
+
+/// Opens a source of events, and prints the information that it lacks.
+pub fn open(
+    source: Option<Source>,
+    filter: Filter,
+    namespaces: &[Namespace],
+) -> Result<RecordSource, Failure> {
+    let by = match source {
         None => SourceKind::Any,
-        Some(Teller::Kernel) => SourceKind::Programs,
-        Some(Teller::Tracing) => SourceKind::Tracing,
-        Some(Teller::Polling) => SourceKind::Polling,
+        Some(Source::Kernel) => SourceKind::Programs,
+        Some(Source::Tracing) => SourceKind::Tracing,
+        Some(Source::Polling) => SourceKind::Polling,
     };
-    let namespaces = arguments.filter.namespaces(&filter)?;
-    let mut source = RecordSource::open(by, filter, &namespaces).map_err(refused)?;
+    let mut source = RecordSource::open(by, filter, namespaces).map_err(refused)?;
     for missing in source.missing() {
         eprintln!("note: not available: {missing}");
     }
@@ -186,6 +223,14 @@ fn open(arguments: &Arguments, filter: Filter) -> Result<RecordSource, Failure> 
         Some(process) => Err(Failure::run(format!("no such {process}"))),
         None => Ok(source),
     }
+}
+
+/// Returns what makes the record incomplete.
+fn warnings(source: &RecordSource) -> Vec<String> {
+    let lost = source.lost();
+    let lost = (lost > 0).then(|| format!("{lost} kernel records lost"));
+    let missing = source.missing().iter().map(|missing| format!("not available: {missing}"));
+    lost.into_iter().chain(missing).collect()
 }
 
 /// Writes the record and its report.
