@@ -10,6 +10,7 @@ typedef unsigned long long u64;
 
 #define SECTION(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
+#define GLOBAL __attribute__((noinline))
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
 /* Fields of a map's declaration: a number is encoded as the length of an array. */

@@ -21,15 +21,40 @@
 /* Clock readings of a batch before it returns until the next call. */
 #define PATIENCE 64
 
-/* Counters of `counts`, in the order of netstage_tester::count. */
-enum count {
-	RECEIVED,
+/* Kinds of faults of a packet, in the order of netstage_tester::fault::FaultKind. Those before CONTENTS are
+ * differences of a packet's bytes; a packet can have several. */
+enum fault {
+	WRONG_MAC,
+	WRONG_DEPTH,
+	WRONG_LABEL,
+	WRONG_LABEL_CLASS,
+	WRONG_LABEL_TTL,
+	WRONG_CLASS,
+	WRONG_LENGTH,
+	WRONG_IDENTIFICATION,
+	WRONG_FRAGMENT,
+	WRONG_TTL,
+	WRONG_CHECKSUM,
+	WRONG_SOURCE,
+	WRONG_DESTINATION,
+	WRONG_PORTS,
+	WRONG_UDP_CHECKSUM,
+	TRUNCATED,
+	APPENDED,
+	WRONG_PAYLOAD,
+	CONTENTS,
+	STRAY = CONTENTS,
+	RETURNED,
 	DUPLICATE,
 	REORDERED,
-	WRONG,
-	STRAY,
-	COUNTS,
+	LATE,
+	FAULTS,
 };
+
+/* Counters of `counts`: one per kind of fault, then correct packets, and packets with wrong contents. */
+#define RECEIVED FAULTS
+#define WRONG (FAULTS + 1)
+#define COUNTS (FAULTS + 2)
 
 /* Destination host in an IPv6 network. */
 #define HOST 2
@@ -58,11 +83,10 @@ struct source {
 #define OCTAVES (40 - FINE)
 /* Sequence numbers remembered to detect duplicates. */
 #define REMEMBERED (1 << 20)
-/* Number of stored invalid frames, and maximum bytes of each. */
-#define SAMPLES 8
-#define SAMPLE 128
-#define SMALLEST 60
-#define SMALLEST6 80
+/* Maximum bytes of a stored frame. */
+#define SAMPLE 2048
+/* Maximum number of pairs of a network and a kind of fault that are counted separately. */
+#define FAULTY_NETWORKS 65536
 
 struct per_second {
 	u64 frames;
@@ -73,10 +97,19 @@ struct octave {
 	u64 times[1 << FINE];
 };
 
+/* First frame with a kind of fault: its whole length, the number of bytes that follow, and its arrival. */
 struct sample {
 	u32 length;
-	u32 stream;
+	u32 stored;
+	u64 time;
 	u8 bytes[SAMPLE];
+};
+
+/* Packets of a stream to a network with a kind of fault; FAULTS stands for all with wrong contents. */
+struct faulty {
+	u32 network;
+	u16 kind;
+	u16 stream;
 };
 
 /* Progress of a trial. The tester sets its start (CLOCK_MONOTONIC, zero: not yet) and its end. */
@@ -157,12 +190,30 @@ struct {
 	TYPE(value, struct arrival);
 } arrivals SECTION(".maps");
 
+/* One entry for each kind of fault. */
 struct {
 	NUMBER(type, MAP_ARRAY);
-	NUMBER(max_entries, SAMPLES);
+	NUMBER(max_entries, FAULTS);
 	TYPE(key, u32);
 	TYPE(value, struct sample);
 } samples SECTION(".maps");
+
+struct {
+	NUMBER(type, MAP_HASH);
+	NUMBER(map_flags, MAP_NO_PREALLOCATION);
+	NUMBER(max_entries, FAULTY_NETWORKS);
+	TYPE(key, struct faulty);
+	TYPE(value, u64);
+} faulty SECTION(".maps");
+
+/* Correct packets to each network. */
+struct {
+	NUMBER(type, MAP_ARRAY);
+	NUMBER(map_flags, MAP_MMAPABLE);
+	NUMBER(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, u64);
+} received SECTION(".maps");
 
 struct {
 	NUMBER(type, MAP_ARRAY);
@@ -197,6 +248,11 @@ const volatile u16 LENGTHS[SIZES] = {};
 const volatile u16 TRIAL = 0;
 const volatile u8 STREAM = 0;
 const volatile u8 STREAMS = 1;
+/* Stream that is sent from this port, or NO_STREAM. */
+#define NO_STREAM 0xff
+const volatile u8 OWN_STREAM = NO_STREAM;
+/* Delay in nanoseconds after which a packet is late, and does not count as received. */
+const volatile u64 MOST_DELAY = ~0ULL;
 /* Number of ports over which peers are distributed in sequence, and the index of this port. */
 const volatile u32 PORTS = 1;
 const volatile u32 PORT = 0;
@@ -215,7 +271,10 @@ const volatile u64 FRAMES = 0;
 const volatile u8 WATCHED = 0;
 
 static u64 (*const now)(void) = (void *)5;
+/* Flag of `map_update`: only a key that is not in the map. */
+#define ADD_ONLY 1
 static long (*const xdp_adjust_tail)(struct xdp_md *frame, int bytes) = (void *)65;
+static long (*const map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static long (*const load_bytes)(struct xdp_md *frame, u32 offset, void *to, u32 length) = (void *)189;
 
 struct udp {
@@ -226,11 +285,14 @@ struct udp {
 
 /* Content of every frame of a trial: 18 bytes, for which the smallest Ethernet frame has room. */
 #define SIGNATURE 0x5354
+/* Trial of the frames whose departure shows that an interface can send (netstage_tester::generator_choice). */
+#define PROBE 0xffff
 struct stamp {
 	u16 signature;
 	u16 trial;
 	u8 stream;
-	u8 unused;
+	/* Parity of the other bytes, in which a flipped bit shows. */
+	u8 parity;
 	u32 sequence;
 	u64 sent;
 } __attribute__((packed));
@@ -240,9 +302,8 @@ struct rest {
 	struct stamp stamp;
 } __attribute__((packed));
 
-INLINE void add(enum count what)
+INLINE void add(u32 key)
 {
-	u32 key = what;
 	u64 *count = map_lookup(&counts, &key);
 
 	if (count)
@@ -292,7 +353,7 @@ INLINE u32 sum_of(const struct ipv4 *ip)
 	return folded(sum);
 }
 
-/* Returns the UDP checksum over IPv6 as sent: all bytes after the stamp are zero. */
+/* Returns the UDP checksum over IPv6 as sent: the bytes after the stamp add zero. */
 INLINE u32 sum_of_ipv6(const struct ipv6 *ip, const struct rest *rest)
 {
 	u32 sum = (u32)rest->udp.length + to_host16(UDP);
@@ -304,6 +365,146 @@ INLINE u32 sum_of_ipv6(const struct ipv6 *ip, const struct rest *rest)
 	for (u32 word = 0; word < sizeof(*rest) / 2; word++)
 		sum += ((u16 *)rest)[word];
 	return folded(sum);
+}
+
+/* Returns the parity byte of a stamp whose parity byte is zero. */
+INLINE u8 parity_of(const struct stamp *stamp)
+{
+	u32 parity = 0;
+
+#pragma unroll
+	for (u32 word = 0; word < sizeof(*stamp) / 2; word++)
+		parity ^= ((const u16 *)stamp)[word];
+	return parity ^ parity >> 8;
+}
+
+/* The payload after the stamp consists of pairs of a word and its complement, whose checksum is zero. The words count up
+ * by STEP from one that depends on the stamp. Fewer than 16 bytes at the end are zero. */
+#define STEP 0x9e3779b97f4a7c15ULL
+#define PAIR 16
+#define CHUNK (4 * PAIR)
+/* Chunks of the largest packet. */
+#define MOST_CHUNKS 141
+/* Limit of the position of a frame's last pair. */
+#define LONGEST 0x3fff
+/* Limit of the bytes before the payload that follows the stamp: at most 14 + 16 + 40 + 8 + 18. */
+#define MOST_HEADERS 127
+
+/* Not packed, because clang would then read single bytes; the kernel accepts words at any address of a packet. */
+struct words {
+	u64 word[CHUNK / 8];
+};
+
+struct pair {
+	u64 word[PAIR / 8];
+};
+
+INLINE u64 payload_of(const struct stamp *stamp)
+{
+	u64 number = (u64)stamp->sequence << 32 | (u32)stamp->trial << 16 | stamp->stream;
+
+	return (number ^ stamp->sent) * STEP;
+}
+
+/* Moves to the byte of a frame after `bytes`, at least 8, of headers. The verifier lets only the constant part of 8 bytes be
+ * subtracted again. */
+INLINE u8 *after_headers(u8 *frame, u32 bytes)
+{
+	frame += (bytes - sizeof(u64)) & MOST_HEADERS;
+	OPAQUE(frame);
+	return frame + sizeof(u64);
+}
+
+/* Writes the pairs of the payload that follows `from` bytes. The verifier checks a function that is not static once,
+ * instead of once for each path to its call. */
+GLOBAL int fill(struct xdp_md *frame, u32 from, u64 word)
+{
+	void *end = (void *)(u64)frame->data_end;
+	u8 *at = after_headers((void *)(u64)frame->data, from);
+
+#pragma clang loop unroll(disable)
+	for (int chunk = 0; chunk < MOST_CHUNKS; chunk++) {
+		struct words *words = (void *)at;
+
+		if ((void *)(words + 1) > end)
+			break;
+#pragma unroll
+		for (u32 pair = 0; pair < CHUNK / PAIR; pair++, word += STEP) {
+			words->word[2 * pair] = word;
+			words->word[2 * pair + 1] = ~word;
+		}
+		at += CHUNK;
+	}
+#pragma clang loop unroll(disable)
+	for (u32 pair = 0; pair < CHUNK / PAIR - 1; pair++) {
+		struct words *words = (void *)at;
+
+		if ((void *)(at + PAIR) > end)
+			break;
+		words->word[0] = word;
+		words->word[1] = ~word;
+		word += STEP;
+		at += PAIR;
+	}
+	return 0;
+}
+
+/* Returns whether the last `length` bytes of the payload, at most PAIR - 1, are not zero. Bytes precede them. */
+INLINE int ends_differently(u8 *at, void *end, u64 length)
+{
+	u64 *last = (void *)(at - sizeof(*last) + (length & (PAIR - 1)));
+
+	if ((void *)(last + 1) > end)
+		return 1;
+	/* In the memory order of this machine, the last bytes are the upper ones. */
+	if (length < sizeof(*last))
+		return *last >> 1 >> (63 - 8 * length) != 0;
+	OPAQUE(end);
+	if ((void *)(at + sizeof(*last)) > end)
+		return 1;
+	return (*last | *(u64 *)at) != 0;
+}
+
+/* Returns whether the `length` bytes of payload after `from` bytes differ from those written. */
+GLOBAL int differs(struct xdp_md *frame, u32 from, u32 length, u64 word)
+{
+	void *end = (void *)(u64)frame->data_end;
+	u8 *at = after_headers((void *)(u64)frame->data, from);
+	u64 wrong = 0;
+
+#pragma clang loop unroll(disable)
+	for (int chunk = 0; chunk < MOST_CHUNKS; chunk++) {
+		struct words *words = (void *)at;
+
+		if (length < CHUNK)
+			break;
+		OPAQUE(end);
+		if ((void *)(words + 1) > end)
+			return 1;
+#pragma unroll
+		for (u32 pair = 0; pair < CHUNK / PAIR; pair++, word += STEP) {
+			wrong |= words->word[2 * pair] ^ word;
+			wrong |= words->word[2 * pair + 1] ^ ~word;
+		}
+		at += CHUNK;
+		length -= CHUNK;
+	}
+#pragma clang loop unroll(disable)
+	for (u32 pair = 0; pair < CHUNK / PAIR - 1; pair++) {
+		struct words *words = (void *)at;
+
+		if (length < PAIR)
+			break;
+		OPAQUE(end);
+		if ((void *)(at + PAIR) > end)
+			return 1;
+		wrong |= words->word[0] ^ word;
+		wrong |= words->word[1] ^ ~word;
+		word += STEP;
+		at += PAIR;
+		length -= PAIR;
+	}
+	return wrong || ends_differently(at, end, length);
 }
 
 /* Begins the frames that the kernel sends together. If those before were held for too long, they were late. */
@@ -361,6 +562,7 @@ SECTION("xdp") int generate(struct xdp_md *frame)
 	u32 key = 0, network, length, headers = ETHERNET + LABELS * LABEL;
 	struct progress *made = map_lookup(&progress, &key);
 	struct rest *rest;
+	struct pair *last;
 	u8 *ethernet;
 	void *end, *ip;
 
@@ -384,7 +586,11 @@ SECTION("xdp") int generate(struct xdp_md *frame)
 	rest = ip + IP_BYTES;
 	if ((void *)(rest + 1) > end)
 		return XDP_DROP;
+	last = (void *)(ethernet + ((headers + length - PAIR) & LONGEST));
+	if ((void *)(last + 1) > end)
+		return XDP_DROP;
 	/* Its memory held an earlier frame, as changed by the router: all bytes are written again. */
+	last->word[0] = last->word[1] = 0;
 #pragma unroll
 	for (int word = 0; word < ETHERNET / 2; word++)
 		((u16 *)ethernet)[word] = ETHERNET_HEADER[word];
@@ -407,10 +613,12 @@ SECTION("xdp") int generate(struct xdp_md *frame)
 	rest->stamp.signature = SIGNATURE;
 	rest->stamp.trial = TRIAL;
 	rest->stamp.stream = STREAM;
-	rest->stamp.unused = 0;
+	rest->stamp.parity = 0;
 	rest->stamp.sequence = (u32)made->sequence;
 	made->last = now();
 	rest->stamp.sent = made->last;
+	rest->stamp.parity = parity_of(&rest->stamp);
+	fill(frame, headers + IP_BYTES + sizeof(*rest), payload_of(&rest->stamp));
 	made->read = made->last;
 	if (!made->first)
 		made->first = made->last;
@@ -438,40 +646,51 @@ SECTION("xdp") int generate(struct xdp_md *frame)
 	return XDP_TX;
 }
 
-INLINE int keep(struct xdp_md *frame, u32 stream)
+/* Counts a packet with a kind of fault by its network. */
+INLINE void add_faulty(u32 kind, u32 network, u32 stream)
 {
-	u32 key = WRONG, length = (u32)((u64)frame->data_end - (u64)frame->data);
-	u64 *wrong = map_lookup(&counts, &key);
-	struct sample *sample;
+	struct faulty key = { .network = network, .kind = kind, .stream = stream };
+	u64 one = 1, *count = map_lookup(&faulty, &key);
 
-	if (!wrong)
-		return XDP_DROP;
-	key = (u32)*wrong;
-	(*wrong)++;
-	sample = key < SAMPLES ? map_lookup(&samples, &key) : 0;
-	if (sample) {
-		sample->length = length;
-		sample->stream = stream;
-		if (length >= SAMPLE)
-			load_bytes(frame, 0, sample->bytes, SAMPLE);
-		else if (length >= SMALLEST6 + 3 * LABEL)
-			load_bytes(frame, 0, sample->bytes, SMALLEST6 + 3 * LABEL);
-		else if (length >= SMALLEST6 + 2 * LABEL)
-			load_bytes(frame, 0, sample->bytes, SMALLEST6 + 2 * LABEL);
-		else if (length >= SMALLEST6 + LABEL)
-			load_bytes(frame, 0, sample->bytes, SMALLEST6 + LABEL);
-		else if (length >= SMALLEST6)
-			load_bytes(frame, 0, sample->bytes, SMALLEST6);
-		else if (length >= SMALLEST + 3 * LABEL)
-			load_bytes(frame, 0, sample->bytes, SMALLEST + 3 * LABEL);
-		else if (length >= SMALLEST + 2 * LABEL)
-			load_bytes(frame, 0, sample->bytes, SMALLEST + 2 * LABEL);
-		else if (length >= SMALLEST + LABEL)
-			load_bytes(frame, 0, sample->bytes, SMALLEST + LABEL);
-		else
-			load_bytes(frame, 0, sample->bytes, SMALLEST);
+	/* Another processor may add the entry at the same time. */
+	if (!count && !map_update(&faulty, &key, &one, ADD_ONLY))
+		return;
+	if (!count)
+		count = map_lookup(&faulty, &key);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+/* Counts a packet with a kind of fault, and keeps the first. */
+GLOBAL int add_fault(struct xdp_md *frame, u32 kind, u32 network, u32 stream)
+{
+	u64 length = (u64)frame->data_end - (u64)frame->data, stored = length < SAMPLE ? length : SAMPLE;
+	struct sample *sample = map_lookup(&samples, &kind);
+
+	add(kind);
+	add_faulty(kind, network, stream);
+	if (!sample || sample->stored)
+		return 0;
+	OPAQUE(stored);
+	if (stored < 1 || stored > SAMPLE)
+		return 0;
+	sample->length = (u32)length;
+	sample->stored = (u32)stored;
+	sample->time = now();
+	return (int)load_bytes(frame, 0, sample->bytes, (u32)stored);
+}
+
+/* Counts a packet with wrong contents, once in total and once for each kind. */
+GLOBAL int add_wrong(struct xdp_md *frame, u32 kinds, u32 network, u32 stream)
+{
+	add(WRONG);
+	add_faulty(FAULTS, network, stream);
+#pragma clang loop unroll(disable)
+	for (u32 kind = 0; kind < CONTENTS; kind++) {
+		if (kinds >> kind & 1)
+			add_fault(frame, kind, network, stream);
 	}
-	return XDP_DROP;
+	return 0;
 }
 
 INLINE void note(u64 delay, u64 sent)
@@ -523,77 +742,199 @@ INLINE void watch(u32 network, u64 time)
 		arrival->first = time;
 }
 
+/* Returns the bit of a kind of fault if a value of at most 32 bits is not zero. There is no branch, because the verifier
+ * follows every combination of branches. */
+#define FAULT(kind, value) ((u32)(((u64)(u32)(value) + 0xffffffffULL) >> 32) << (kind))
+
+/* Returns the kinds of faults of an IPv4 header. Lengths, checksum and destination are zero in the template. */
 INLINE u32 wrong_ipv4(struct ipv4 *ip, const volatile struct source *source, u32 network, u32 length)
 {
-	u32 wrong = 0;
+	const volatile struct ipv4 *expected = (void *)IP_HEADER;
+	u32 kinds = 0;
 
-	/* The lengths, the checksum and the destination are zero in the template. */
-	wrong |= ((u32 *)ip)[0] ^ IP_HEADER[0] ^ (u32)to_host16(length) << 16;
-	wrong |= ((u32 *)ip)[1] ^ IP_HEADER[1];
-	wrong |= (((u32 *)ip)[2] ^ IP_HEADER[2]) & 0xffff;
-	wrong |= ip->source ^ source->words[0];
-	wrong |= ip->destination ^ to_host32((u32)destination_of(network));
-	wrong |= sum_of(ip) ^ 0xffff;
-	return wrong;
+	kinds |= FAULT(WRONG_CLASS, ip->class ^ expected->class);
+	kinds |= FAULT(WRONG_LENGTH, ip->length ^ to_host16(length));
+	kinds |= FAULT(WRONG_IDENTIFICATION, ip->identification ^ expected->identification);
+	kinds |= FAULT(WRONG_FRAGMENT, ip->fragment ^ expected->fragment);
+	kinds |= FAULT(WRONG_TTL, ip->ttl ^ expected->ttl);
+	kinds |= FAULT(WRONG_CHECKSUM, sum_of(ip) ^ 0xffff);
+	kinds |= FAULT(WRONG_SOURCE, ip->source ^ source->words[0]);
+	kinds |= FAULT(WRONG_DESTINATION, ip->destination ^ to_host32((u32)destination_of(network)));
+	return kinds;
 }
 
+/* Traffic class and flow label in memory byte order. */
+#define CLASS6 0x0000f00fu
+#define FLOW6 0xffff0f00u
+
+/* Returns the kinds of faults of an IPv6 header and the UDP checksum. */
 INLINE u32 wrong_ipv6(struct ipv6 *ip, struct rest *rest, const volatile struct source *source, u32 network, u32 length)
 {
-	u32 wrong = 0;
+	const volatile struct ipv6 *expected = (void *)IP_HEADER;
+	u32 changed = ip->class_and_flow ^ expected->class_and_flow, kinds = 0, other = 0;
+	u64 to = ip->destination[0] ^ to_host64(destination_of(network));
 
-	wrong |= ((u32 *)ip)[0] ^ IP_HEADER[0];
-	wrong |= ((u32 *)ip)[1] ^ IP_HEADER[1] ^ to_host16(length - sizeof(*ip));
+	kinds |= FAULT(WRONG_CLASS, changed & CLASS6);
+	kinds |= FAULT(WRONG_IDENTIFICATION, changed & FLOW6);
+	kinds |= FAULT(WRONG_LENGTH, ip->length ^ to_host16(length - sizeof(*ip)));
+	kinds |= FAULT(WRONG_TTL, ip->hops ^ expected->hops);
 #pragma unroll
 	for (int word = 0; word < 4; word++)
-		wrong |= ip->source[word] ^ source->words[word];
-	wrong |= ip->destination[0] != to_host64(destination_of(network));
-	wrong |= ip->destination[1] != to_host64((u64)HOST);
-	wrong |= sum_of_ipv6(ip, rest) ^ 0xffff;
-	return wrong;
+		other |= ip->source[word] ^ source->words[word];
+	kinds |= FAULT(WRONG_SOURCE, other);
+	to |= ip->destination[1] ^ to_host64((u64)HOST);
+	kinds |= FAULT(WRONG_DESTINATION, (u32)to | (u32)(to >> 32));
+	/* A wrong address or port changes the sum, too; a router does not compute it. */
+	if (!kinds)
+		kinds |= FAULT(WRONG_UDP_CHECKSUM, sum_of_ipv6(ip, rest) ^ 0xffff);
+	return kinds;
 }
 
-/* Returns whether a frame is correct, except for the bytes after the stamp. */
-INLINE int is_right(u8 *ethernet, void *ip, struct rest *rest, u32 length)
+/* Returns the kinds of faults of the labels. The packet has `depth` of them. */
+INLINE u32 wrong_labels(u8 *ethernet, u32 depth, u32 network)
 {
-	u32 network = rest->stamp.sequence % NETWORKS;
-	u32 expected = length_of(rest->stamp.sequence);
-	const volatile struct source *source = &SOURCES[(u8)(rest->stamp.stream - STREAM) & (MOST_STREAMS - 1)];
-	u32 wrong = 0;
+	u32 kinds = FAULT(WRONG_DEPTH, depth != LABELS);
 
-#pragma unroll
-	for (int word = 0; word < ETHERNET / 2; word++)
-		wrong |= ((u16 *)ethernet)[word] ^ ETHERNET_HEADER[word];
+	if (kinds)
+		return kinds;
 #pragma unroll
 	for (u32 label = 0; label < MOST_LABELS; label++) {
+		u32 changed;
+
 		if (label >= LABELS)
 			break;
-		wrong |= *(u32 *)(ethernet + ETHERNET + label * LABEL) ^ to_host32(label_of(label, network));
+		changed = to_host32(*(u32 *)(ethernet + ETHERNET + label * LABEL)) ^ label_of(label, network);
+		kinds |= FAULT(WRONG_LABEL, changed >> 12);
+		kinds |= FAULT(WRONG_LABEL_CLASS, changed & 0xe00);
+		kinds |= FAULT(WRONG_LABEL_TTL, changed & 0xff);
 	}
-	wrong |= IS_IPV6 ? wrong_ipv6(ip, rest, source, network, expected) : wrong_ipv4(ip, source, network, expected);
-	wrong |= rest->udp.ports ^ UDP_PORTS;
-	wrong |= rest->udp.length ^ to_host16(expected - IP_BYTES);
-	return !wrong && length >= expected;
+	return kinds;
 }
 
-/* Returns whether a packet belongs to the tester. */
-INLINE int is_own(void *ip, struct rest *rest)
+/* Returns the kinds of faults of a packet with a correct stamp. */
+INLINE u32 faults_of(struct xdp_md *frame, u8 *ethernet, void *ip, struct rest *rest, u32 depth)
 {
-	if (rest->stamp.signature != SIGNATURE)
-		return 0;
+	u32 network = rest->stamp.sequence % NETWORKS, length = (u32)((u64)frame->data_end - (u64)ip);
+	u32 expected = length_of(rest->stamp.sequence), kinds, other = 0;
+	const volatile struct source *source = &SOURCES[(u8)(rest->stamp.stream - STREAM) & (MOST_STREAMS - 1)];
+
+#pragma unroll
+	for (int word = 0; word < ETHERNET / 2 - 1; word++)
+		other |= ((u16 *)ethernet)[word] ^ ETHERNET_HEADER[word];
+	kinds = FAULT(WRONG_MAC, other) | wrong_labels(ethernet, depth, network);
+	kinds |= IS_IPV6 ? wrong_ipv6(ip, rest, source, network, expected) : wrong_ipv4(ip, source, network, expected);
+	kinds |= FAULT(WRONG_PORTS, rest->udp.ports ^ UDP_PORTS);
+	kinds |= FAULT(WRONG_LENGTH, rest->udp.length ^ to_host16(expected - IP_BYTES));
+	if (!IS_IPV6)
+		kinds |= FAULT(WRONG_UDP_CHECKSUM, rest->udp.checksum);
+	if (length < expected)
+		return kinds | 1U << TRUNCATED;
+	kinds |= FAULT(APPENDED, length > expected);
+	length = (u32)((u64)(rest + 1) - (u64)ethernet);
+	expected -= IP_BYTES + sizeof(*rest);
+	return kinds | FAULT(WRONG_PAYLOAD, differs(frame, length, expected, payload_of(&rest->stamp)));
+}
+
+/* Returns whether a header is that of UDP over IP without options. */
+INLINE int is_udp(void *ip)
+{
 	if (IS_IPV6)
 		return *(u8 *)ip >> 4 == 6 && ((struct ipv6 *)ip)->next == UDP;
 	return ((struct ipv4 *)ip)->version_and_length == 0x45 && ((struct ipv4 *)ip)->protocol == UDP;
+}
+
+/* Returns the network of a packet's destination, or NETWORKS if it is none of the test's. */
+INLINE u32 network_of(void *ip)
+{
+	u64 number = IS_IPV6 ? to_host64(((struct ipv6 *)ip)->destination[0]) : to_host32(((struct ipv4 *)ip)->destination);
+
+	number -= FIRST;
+	if (number & ((1ULL << NETWORK_BIT) - 1) || number >> NETWORK_BIT >= NETWORKS)
+		return NETWORKS;
+	return (u32)(number >> NETWORK_BIT);
+}
+
+/* Returns whether a packet without a readable stamp has an address pair of the test. */
+INLINE int is_between(void *ip)
+{
+	int found = 0;
+
+#pragma unroll
+	for (u32 stream = 0; stream < MOST_STREAMS; stream++) {
+		u32 other = IS_IPV6 ? 0 : ((struct ipv4 *)ip)->source ^ SOURCES[stream].words[0];
+
+		if (stream >= STREAMS)
+			break;
+#pragma unroll
+		for (int word = 0; word < 4 && IS_IPV6; word++)
+			other |= ((struct ipv6 *)ip)->source[word] ^ SOURCES[stream].words[word];
+		found |= !other;
+	}
+	return found && network_of(ip) < NETWORKS;
+}
+
+/* Counts a packet of the trial that arrived at the wrong port. */
+INLINE int misplaced(struct xdp_md *frame, struct stamp *stamp)
+{
+	u32 kind = stamp->stream == OWN_STREAM ? RETURNED : STRAY;
+
+	add_fault(frame, kind, stamp->sequence % NETWORKS, stamp->stream);
+	return XDP_DROP;
+}
+
+/* Counts a packet without a correct stamp, if it is one of the test. */
+INLINE int unstamped(struct xdp_md *frame, void *ip, u32 kind)
+{
+	if (!is_between(ip))
+		return XDP_PASS;
+	add_wrong(frame, 1U << kind, network_of(ip), STREAM);
+	return XDP_DROP;
+}
+
+/* Counts a correct packet, unless it is late or a duplicate. */
+INLINE int accept(struct xdp_md *frame, struct stamp *stamp, u64 time)
+{
+	u32 sequence = stamp->sequence, number = (u8)(stamp->stream - STREAM), network = sequence % NETWORKS;
+	u32 key = (sequence * STREAMS + number) & (REMEMBERED - 1), stream = stamp->stream;
+	u32 *seen = map_lookup(&remembered, &key);
+	u64 sent = stamp->sent, *count;
+
+	if (time - sent > MOST_DELAY) {
+		add_fault(frame, LATE, network, stream);
+		return XDP_DROP;
+	}
+	if (seen) {
+		if (*seen == sequence + 1) {
+			add_fault(frame, DUPLICATE, network, stream);
+			return XDP_DROP;
+		}
+		*seen = sequence + 1;
+	}
+	seen = map_lookup(&highest, &number);
+	if (seen) {
+		if (sequence < *seen)
+			add_fault(frame, REORDERED, network, stream);
+		else
+			*seen = sequence;
+	}
+	add(RECEIVED);
+	count = map_lookup(&received, &network);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	if (WATCHED)
+		watch(network, time);
+	note(time - sent, sent);
+	return XDP_DROP;
 }
 
 SECTION("xdp") int receive(struct xdp_md *frame)
 {
 	void *end = (void *)(u64)frame->data_end;
 	u8 *ethernet = (void *)(u64)frame->data;
-	u32 at = ETHERNET, depth = 0, key, sequence, length;
-	void *ip;
+	u32 at = ETHERNET, depth = 0, stream, kinds;
 	struct rest *rest;
 	u64 time = now();
-	u32 *seen, stream;
+	void *ip;
 
 	if ((void *)(ethernet + ETHERNET) > end)
 		return XDP_PASS;
@@ -617,42 +958,26 @@ SECTION("xdp") int receive(struct xdp_md *frame)
 		return XDP_PASS;
 	ip = ethernet + at;
 	rest = ip + IP_BYTES;
+	if ((void *)rest > end || !is_udp(ip))
+		return XDP_PASS;
 	if ((void *)(rest + 1) > end)
-		return XDP_PASS;
-	if (!is_own(ip, rest))
-		return XDP_PASS;
-	if (rest->stamp.trial != TRIAL)
-		return XDP_DROP;
-	sequence = rest->stamp.sequence;
-	stream = rest->stamp.stream - STREAM;
-	if (stream >= STREAMS || sequence % NETWORKS % PEERS % PORTS != PORT) {
-		add(STRAY);
+		return unstamped(frame, ip, TRUNCATED);
+	if (rest->stamp.signature != SIGNATURE || parity_of(&rest->stamp))
+		return unstamped(frame, ip, WRONG_PAYLOAD);
+	if (rest->stamp.trial != TRIAL) {
+		if (rest->stamp.trial != PROBE)
+			add_fault(frame, LATE, rest->stamp.sequence % NETWORKS, rest->stamp.stream);
 		return XDP_DROP;
 	}
-	length = (u32)(end - ip);
-	if (depth != LABELS || !is_right(ethernet, ip, rest, length))
-		return keep(frame, rest->stamp.stream);
-	key = (sequence * STREAMS + stream) & (REMEMBERED - 1);
-	seen = map_lookup(&remembered, &key);
-	if (seen) {
-		if (*seen == sequence + 1) {
-			add(DUPLICATE);
-			return XDP_DROP;
-		}
-		*seen = sequence + 1;
+	stream = (u8)(rest->stamp.stream - STREAM);
+	if (stream >= STREAMS || rest->stamp.sequence % NETWORKS % PEERS % PORTS != PORT)
+		return misplaced(frame, &rest->stamp);
+	kinds = faults_of(frame, ethernet, ip, rest, depth);
+	if (kinds) {
+		add_wrong(frame, kinds, rest->stamp.sequence % NETWORKS, rest->stamp.stream);
+		return XDP_DROP;
 	}
-	seen = map_lookup(&highest, &stream);
-	if (seen) {
-		if (sequence < *seen)
-			add(REORDERED);
-		else
-			*seen = sequence;
-	}
-	add(RECEIVED);
-	if (WATCHED)
-		watch(sequence % NETWORKS, time);
-	note(time - rest->stamp.sent, rest->stamp.sent);
-	return XDP_DROP;
+	return accept(frame, &rest->stamp, time);
 }
 
 char LICENSE[] SECTION("license") = "Dual BSD/GPL";

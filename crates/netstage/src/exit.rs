@@ -18,7 +18,7 @@ pub const USAGE: u8 = 2;
 pub const EXPECTATION: u8 = 3;
 /// Privilege or kernel feature missing.
 pub const MISSING: u8 = 4;
-/// Measurement void: netstage itself was too slow or lost data.
+/// Measurement void, or a router test limited by the tester: netstage itself was too slow or lost data.
 pub const VOID: u8 = 5;
 /// Interrupted; finished runs are kept.
 pub const INTERRUPTED: u8 = 130;
@@ -30,7 +30,8 @@ pub const HELP: &str = "Exit codes: 0 success; 1 failure; 2 invalid usage or sce
 /// Returns the exit code for a record.
 pub fn of(record: &StoredRecord) -> u8 {
     let data = &record.data;
-    match (data.failures.is_empty(), data.void.is_empty(), data.passes()) {
+    let is_valid = data.void.is_empty() && data.shortfalls().next().is_none();
+    match (data.failures.is_empty(), is_valid, data.passes()) {
         (false, _, _) => FAILED,
         (true, false, _) => VOID,
         (true, true, false) => EXPECTATION,

@@ -13,7 +13,8 @@ const MOST_ROWS: usize = 60;
 const MOST_FAILED: usize = 8;
 
 /// Tables of a brief text, by the beginning of their titles.
-const WANTED: [&str; 5] = ["Results", "Tests", "Test verdicts", "Correlation with throughput", "Comparison"];
+const WANTED: [&str; 6] =
+    ["Results", "Tests", "Incorrect packets", "Test verdicts", "Correlation with throughput", "Comparison"];
 
 /// Formats title, results, verdicts, warnings and the path of the HTML page. `brief` is the folders of the records if the text
 /// may leave out tables and rows, which its last line then counts; `None` prints all.

@@ -2,7 +2,7 @@
 
 pub mod finding;
 
-use finding::TestOutcome;
+use finding::{PacketFault, TestOutcome};
 use netstage_core::measure::Arrivals;
 use netstage_core::measure::trial::LinkLateness;
 use netstage_core::time::{Duration, Instant};
@@ -445,6 +445,8 @@ pub struct RunOutcome {
     pub late_links: Vec<(String, LinkLateness)>,
     /// Arrivals of the flows of datagrams.
     pub arrivals: Vec<FlowArrivals>,
+    /// Faults of packets that a router under test forwarded or lost.
+    pub packet_faults: Vec<PacketFault>,
     /// Partial failures, such as a lost agent or a flow that did not start.
     pub failures: Vec<String>,
     /// Differences between the stage and the scenario, such as "TCP: Linux reno for aimd".

@@ -17,7 +17,10 @@ use std::fmt;
 /// Major version of the schema. Readers refuse any other one.
 pub const MAJOR: u32 = 1;
 /// Minor version of the schema.
-pub const MINOR: u32 = 4;
+pub const MINOR: u32 = 5;
+
+/// Stage of a record of a router test.
+pub const ROUTER_STAGE: &str = "router";
 
 /// Content of `record.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -448,6 +451,13 @@ impl StudyRecord {
     /// Returns the entry of a metric, if it occurs.
     pub fn metric(&self, name: &str) -> Option<&MetricEntry> {
         self.metrics.iter().find(|m| m.name == name)
+    }
+
+    /// Returns the reasons why findings of a router test are lower bounds only: the tester could not offer more. On other
+    /// stages, the hosts that send are part of the path under test.
+    pub fn shortfalls(&self) -> impl Iterator<Item = &String> {
+        let tests = self.cells.iter().filter(|_| self.stage == ROUTER_STAGE).flat_map(|cell| &cell.tests);
+        tests.flat_map(|test| &test.outcome.shortfalls)
     }
 
     /// Returns whether all expectations hold that must.

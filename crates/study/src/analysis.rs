@@ -9,12 +9,13 @@ use crate::judge::Judge;
 use crate::plot::Plotter;
 use crate::remarks::Remarks;
 use crate::summary::SummaryCollector;
+use crate::trials;
 use netstage_core::time::Instant;
 use netstage_scenario::Scenario;
 use netstage_scenario::expect::{Plot, PlotAxis};
 use netstage_scenario::outcome::{Distribution, Metric, RunOutcome};
 use netstage_scenario::record::{
-    CellEntry, MetricEntry, NetworkTopology, SeriesFile, StudyRecord, TestEntry, TotalsEntry,
+    CellEntry, MetricEntry, NetworkTopology, ROUTER_STAGE, SeriesFile, StudyRecord, TestEntry, TotalsEntry,
 };
 use std::collections::BTreeSet;
 
@@ -155,7 +156,10 @@ impl<'a> Analysis<'a> {
             distributions,
             scenario: self.scenario.text.clone(),
         };
-        let figures = self.plotters.into_iter().flat_map(Plotter::finish).collect();
+        let mut figures: Vec<Figure> = self.plotters.into_iter().flat_map(Plotter::finish).collect();
+        if record.stage == ROUTER_STAGE {
+            figures.extend(trials::loss_curves(&record));
+        }
         (record, figures)
     }
 }

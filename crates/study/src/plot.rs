@@ -14,7 +14,7 @@ use netstage_scenario::expect::{Plot, PlotAxis};
 use netstage_scenario::outcome::{Metric, RunOutcome, Series as Bins};
 use netstage_scenario::record::Estimate;
 use netstage_scenario::window::cause_metric;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of lines in a figure.
 const MAX_LINES: usize = 48;
@@ -31,6 +31,8 @@ pub struct Plotter<'a> {
     /// Changes of windows other than growth, for plots of windows over time.
     marks: Marks,
     omitted_marks: usize,
+    /// Cells and subjects whose value is a lower bound only.
+    lower_bounds: BTreeSet<(usize, String)>,
 }
 
 /// Metrics whose figures mark the causes of changes.
@@ -94,6 +96,7 @@ impl<'a> Plotter<'a> {
             lines: Vec::new(),
             marks: BTreeMap::new(),
             omitted_marks: 0,
+            lower_bounds: BTreeSet::new(),
         }
     }
 
@@ -103,6 +106,10 @@ impl<'a> Plotter<'a> {
             return;
         };
         self.seconds = outcome.interval.as_secs_f64();
+        let findings = outcome.tests.iter().flat_map(|test| &test.findings);
+        let bounds = findings.filter(|finding| finding.low.is_some() && finding.high.is_none());
+        let bounds = bounds.filter(|finding| finding.metric == metric.info().name);
+        self.lower_bounds.extend(bounds.map(|finding| (cell, finding.subject.clone())));
         let subject = &self.plot.subject;
         let plan = &self.cells[cell].plan;
         let span = match &self.plot.against {
@@ -287,6 +294,7 @@ impl<'a> Plotter<'a> {
         let positions = self.values_of(path);
         // One line per subject and combination of the other swept values.
         let mut lines: Vec<(String, Vec<Estimate>)> = Vec::new();
+        let mut bounds: BTreeSet<(usize, usize)> = BTreeSet::new();
         // A variant without this sweep is a constant level for comparison.
         let mut levels = Vec::new();
         for line in &self.lines {
@@ -300,6 +308,13 @@ impl<'a> Plotter<'a> {
                 lines.len() - 1
             });
             lines[index].1[position] = line.values.first().copied().unwrap_or_default();
+            if self.lower_bounds.contains(&(line.cell, line.subject.clone())) {
+                bounds.insert((index, position));
+            }
+        }
+        if !bounds.is_empty() {
+            figure.caption = note_lower_bounds(&figure.caption, &lines, &bounds, &positions);
+            lines.extend(lower_bounds(&lines, &bounds));
         }
         figure.x.label = path.to_owned();
         let swept = lines.len();
@@ -324,6 +339,8 @@ impl<'a> Plotter<'a> {
             }
         }
         figure.series.iter_mut().skip(swept).for_each(|level| level.dashed = true);
+        let is_bound = |series: &&mut FigureSeries| series.name.starts_with(LOWER_BOUND);
+        figure.series.iter_mut().filter(is_bound).for_each(|bound| bound.points = true);
         figure
     }
 
@@ -435,6 +452,41 @@ impl<'a> Plotter<'a> {
         let settings = settings.map(|(path, value)| format!("{} = {value}", short(path)));
         variant.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// Beginning of the names of marks at lower bounds.
+const LOWER_BOUND: &str = "≥ ";
+
+/// Returns a series of marks for each line with lower bounds, which are pairs of a line and a position.
+fn lower_bounds(
+    lines: &[(String, Vec<Estimate>)],
+    bounds: &BTreeSet<(usize, usize)>,
+) -> Vec<(String, Vec<Estimate>)> {
+    let marks = lines.iter().enumerate().filter_map(|(number, (name, values))| {
+        let is_bound = |position: usize| bounds.contains(&(number, position));
+        let value = |(position, value): (usize, &Estimate)| match is_bound(position) {
+            true => *value,
+            false => Estimate::default(),
+        };
+        let marks: Vec<Estimate> = values.iter().enumerate().map(value).collect();
+        (0..values.len()).any(is_bound).then(|| (format!("{LOWER_BOUND}{name}"), marks))
+    });
+    marks.collect()
+}
+
+/// Returns a caption that lists the lower bounds.
+fn note_lower_bounds(
+    caption: &str,
+    lines: &[(String, Vec<Estimate>)],
+    bounds: &BTreeSet<(usize, usize)>,
+    positions: &[String],
+) -> String {
+    let names =
+        bounds.iter().map(|(line, position)| format!("{} at {}", lines[*line].0, positions[*position]));
+    let names = names.collect::<Vec<_>>().join("; ");
+    format!("{caption} Lower bounds (≥), because the tester or the maximum rate was the limit: {names}.")
+        .trim_start()
+        .to_owned()
 }
 
 /// Returns the last component of a path.

@@ -144,7 +144,8 @@ pub fn report(record: &StoredRecord) -> ReportData {
 pub fn warnings(data: &Data) -> Vec<String> {
     let failed = data.failures.iter().map(|what| format!("Failed while running: {what}"));
     let void = data.void.iter().map(|why| format!("The measurement is void: {why}"));
-    failed.chain(void).chain(data.warnings.iter().cloned()).collect()
+    let short = data.shortfalls().map(|why| format!("A result is a lower bound: {why}"));
+    failed.chain(void).chain(short).chain(data.warnings.iter().cloned()).collect()
 }
 
 fn facts(record: &StoredRecord) -> Vec<Fact> {

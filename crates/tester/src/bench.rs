@@ -13,6 +13,7 @@ use netstage_core::measure::{FaultTime, VoidReason};
 use netstage_core::traffic::Pattern;
 use netstage_host::netns::Namespace;
 use netstage_host::startup_error::StartupError;
+use netstage_scenario::outcome::finding::PacketFault;
 use netstage_scenario::outcome::{Distribution, Metric, RunFailure, RunOutcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::tester::{
@@ -36,6 +37,8 @@ pub struct TestBench {
     pub(super) trials: AtomicU16,
     /// Operations that the router has been observed to perform.
     pub(super) ready: Mutex<BTreeSet<Operation>>,
+    /// Faults of packets that preceded the next trial.
+    pub(super) early_faults: Mutex<Vec<PacketFault>>,
     calibration: Calibration,
     lsps: Lsps,
     /// BGP sessions, if routes are announced by BGP.
@@ -83,6 +86,7 @@ impl TestBench {
             choice,
             trials: AtomicU16::new(0),
             ready: Mutex::default(),
+            early_faults: Mutex::default(),
             calibration,
             lsps,
             sessions,
@@ -110,7 +114,7 @@ impl TestBench {
             lengths: if is_mix { self.tester.mix() } else { PacketSize::Bytes(packet + headers) }.lengths(),
             rate,
             frames: ((sending * rate + 0.5) as u64).min(u64::from(u32::MAX)),
-            drain: Duration::from_nanos(plan.duration.0.saturating_sub(flow.stop.0)),
+            drain: Duration::from_nanos(self.tester.drain.0),
             number: self.trials.fetch_add(1, Ordering::Relaxed),
             ends_early: true,
         };
@@ -132,6 +136,7 @@ impl TestBench {
                 return Err(RunFailure::Interrupted);
             }
             let mut outcome = outcome(plan, flow, &trial, *packet, &result, self.calibration.own_delay);
+            outcome.packet_faults.append(&mut lock(&self.early_faults));
             let (after, reason) = self.ended_sessions();
             // A session that ended may have taken its routes along. A loss of more than half suggests that
             // the router restarts.

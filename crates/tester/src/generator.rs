@@ -103,6 +103,8 @@ impl FrameStream {
             max_lost_ns: self.max_lost_ns,
             frames: self.frames,
             records_arrivals: false,
+            own_stream: None,
+            max_delay_ns: u64::MAX,
         }
     }
 }

@@ -10,6 +10,7 @@
 //! - `convergence`: withdrawal and announcement of routes during a trial.
 //! - [`template`]: frames before and after the router; [`ip_header`]: their IP header.
 //! - [`generator`]: senders; [`program`]: the kernel programs that send and check frames.
+//! - [`fault`]: faults of packets by kind and network; [`fault_kind`]: their kinds.
 //! - [`lsps`]: labels, as configured or distributed by LDP.
 //! - [`routes`]: routes announced by BGP; `background`: background routes of a file.
 //! - `readiness`: wait until the router forwards as configured.
@@ -27,6 +28,8 @@ mod background;
 pub mod bench;
 pub mod calibration;
 mod convergence;
+pub mod fault;
+pub mod fault_kind;
 pub mod generator;
 pub mod generator_choice;
 pub mod ip_header;

@@ -116,7 +116,7 @@ impl Lsps {
 }
 
 /// Returns the address of the LSP of which the router is the penultimate hop.
-fn penultimate(tester: &Tester, direction: &TrafficDirection, peer: u32) -> Ipv4Addr {
+pub fn penultimate(tester: &Tester, direction: &TrafficDirection, peer: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(tester.loopback(direction, peer)) + PENULTIMATE)
 }
 

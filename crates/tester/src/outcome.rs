@@ -77,6 +77,7 @@ pub(super) fn outcome(
         held: vec![(subject.clone(), result.held_ns)],
         stalls: stall(&subject, result).into_iter().collect(),
         void: late_sender(result).into_iter().collect(),
+        packet_faults: result.faults.clone(),
         totals: RunTotals { sent: result.sent, delivered: tally.received, ..RunTotals::default() },
         ..RunOutcome::default()
     }

@@ -1,8 +1,9 @@
 //! XDP programs of a trial (bpf/trial.bpf.c): one generates frames, one checks received frames. Both are loaded
 //! for each trial, with its settings as constants.
 
+use super::fault_kind::FaultKind;
 use super::template::{self, Destinations, FrameTemplate};
-use aya::maps::{Array, Map, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader, Pod};
 use netstage_core::measure::lateness::LatenessLimits;
@@ -12,7 +13,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/trial.bpf.o");
 
@@ -21,10 +22,13 @@ const SECONDS: u32 = 4096;
 /// Delays are counted in buckets: 2 to this power for each power of two nanoseconds.
 const FINE: u32 = 7;
 const OCTAVES: u32 = 40 - FINE;
-/// Maximum number of samples of incorrect frames.
-const SAMPLES: u32 = 8;
-/// Possible lengths of a sample in bytes; the largest that the frame has is used.
-const SAMPLE_LENGTHS: [usize; 9] = [128, 92, 88, 84, 80, 72, 68, 64, 60];
+/// Maximum bytes of a stored frame.
+const SAMPLE: usize = 2048;
+/// Counters of the program after those of the kinds of faults: correct packets, and packets with wrong contents.
+const RECEIVED: u32 = FaultKind::ALL.len() as u32;
+const WRONG: u32 = RECEIVED + 1;
+/// Stream that no port sends.
+const NO_STREAM: u8 = u8::MAX;
 /// Maximum number of streams that a port receives.
 const MAX_STREAMS: usize = 8;
 /// Maximum number of different packet lengths.
@@ -72,6 +76,10 @@ pub struct TrialProgramSettings<'a> {
     pub frames: u64,
     /// Record the arrival times of each network's packets.
     pub records_arrivals: bool,
+    /// Stream that the receiver's port sends, if any.
+    pub own_stream: Option<u8>,
+    /// Delay after which a packet is late, nanoseconds.
+    pub max_delay_ns: u64,
 }
 
 /// Arrival times of packets to a network (CLOCK_MONOTONIC), or zero if none arrived.
@@ -83,28 +91,32 @@ pub struct NetworkArrival {
     pub last_ns: u64,
 }
 
-/// Counters of the programs, in the order of `enum count` in the source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TrialCounter {
-    Received,
-    Duplicate,
-    Reordered,
-    Wrong,
-    Stray,
-}
-
-/// Beginning of an incorrect frame (`struct sample`).
+/// First frame with a kind of fault (`struct sample`).
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct FrameSample {
+struct StoredFrame {
     length: u32,
-    stream: u32,
-    bytes: [u8; 128],
+    stored: u32,
+    time: u64,
+    bytes: [u8; SAMPLE],
 }
 
 // SAFETY: integers without padding between them; every bit pattern is a value.
 #[allow(unsafe_code)]
-unsafe impl Pod for FrameSample {}
+unsafe impl Pod for StoredFrame {}
+
+/// Network, kind of fault and stream (`struct faulty`).
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FaultyKey {
+    network: u32,
+    kind: u16,
+    stream: u16,
+}
+
+// SAFETY: integers without padding between them; every bit pattern is a value.
+#[allow(unsafe_code)]
+unsafe impl Pod for FaultyKey {}
 
 /// Generator program.
 pub struct Generator {
@@ -218,6 +230,33 @@ impl GeneratorStop {
 pub struct FrameReceiver {
     program: Ebpf,
     progress: Mapping,
+    networks: u32,
+}
+
+/// First frame with a kind of fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultSample {
+    /// Kind of fault.
+    pub kind: FaultKind,
+    /// Length of the frame.
+    pub length: usize,
+    /// Its bytes, at most the first 2,048.
+    pub bytes: Vec<u8>,
+    /// Time of its arrival (CLOCK_MONOTONIC).
+    pub at_ns: u64,
+}
+
+/// Packets of a stream to a network with a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultCount {
+    /// Kind of fault; `None` for any wrong contents.
+    pub kind: Option<FaultKind>,
+    /// Number of the network.
+    pub network: u32,
+    /// Number of the stream.
+    pub stream: u16,
+    /// Number of packets.
+    pub packets: u64,
 }
 
 /// Counts and delays of a receiver.
@@ -231,14 +270,20 @@ pub struct ReceiverTally {
     pub reordered: u64,
     /// Frames of the trial with wrong contents.
     pub wrong: u64,
-    /// Frames of the trial that arrived at the wrong port.
+    /// Frames of the trial that arrived at the wrong port, also at the one that sent them.
     pub stray: u64,
+    /// Number of packets with each kind of fault, in the order of [`FaultKind::ALL`].
+    pub kinds: Vec<u64>,
+    /// Packets with faults by network.
+    pub faults: Vec<FaultCount>,
+    /// Correct packets to each network.
+    pub networks: Vec<u64>,
     /// Number of frames and sum of their delays in nanoseconds, for each second of transmission.
     pub seconds: Vec<(u64, u64)>,
     /// Delays in nanoseconds, accurate to 1 %, each with its number of frames.
     pub delays: Vec<(u64, u64)>,
-    /// Lengths and beginnings of wrong frames.
-    pub samples: Vec<(usize, Vec<u8>)>,
+    /// First frame with each kind of fault.
+    pub samples: Vec<FaultSample>,
 }
 
 impl FrameReceiver {
@@ -250,7 +295,7 @@ impl FrameReceiver {
         receive
             .attach_to_if_index(interface, XdpMode::Driver)
             .or_else(|_| receive.attach_to_if_index(interface, XdpMode::Skb))?;
-        Ok(FrameReceiver { progress: progress(&program)?, program })
+        Ok(FrameReceiver { progress: progress(&program)?, program, networks: settings.to.networks })
     }
 
     /// Sets the time from which seconds are counted (CLOCK_MONOTONIC).
@@ -275,24 +320,33 @@ impl FrameReceiver {
 
     /// Returns the number of correct frames received, without duplicates.
     pub fn received(&self) -> Result<u64, BpfError> {
-        count(&self.program, TrialCounter::Received)
+        count(&self.program, RECEIVED)
     }
 
     /// Returns all counts and delays.
     pub fn tally(&self, seconds: u32) -> Result<ReceiverTally, BpfError> {
-        let count = |counter| count(&self.program, counter);
-        let per_second: PerCpuArray<&MapData, [u64; 2]> = map(&self.program, "seconds")?;
-        let delays: PerCpuArray<&MapData, [u64; 1 << FINE]> = map(&self.program, "delays")?;
-        let samples: Array<&MapData, FrameSample> = map(&self.program, "samples")?;
-        let wrong = count(TrialCounter::Wrong)?;
+        let kinds = FaultKind::ALL.map(|kind| count(&self.program, kind as u32));
+        let kinds = kinds.into_iter().collect::<Result<Vec<u64>, BpfError>>()?;
+        let of_kind = |kind: FaultKind| kinds[kind as usize];
         let mut tally = ReceiverTally {
-            received: count(TrialCounter::Received)?,
-            duplicates: count(TrialCounter::Duplicate)?,
-            reordered: count(TrialCounter::Reordered)?,
-            wrong,
-            stray: count(TrialCounter::Stray)?,
+            received: self.received()?,
+            duplicates: of_kind(FaultKind::Duplicate),
+            reordered: of_kind(FaultKind::Reordered),
+            wrong: count(&self.program, WRONG)?,
+            stray: of_kind(FaultKind::Stray) + of_kind(FaultKind::Returned),
+            samples: self.samples(&kinds)?,
+            faults: self.faults()?,
+            networks: self.networks()?,
             ..ReceiverTally::default()
         };
+        tally.kinds = kinds;
+        self.add_delays(&mut tally, seconds)?;
+        Ok(tally)
+    }
+
+    fn add_delays(&self, tally: &mut ReceiverTally, seconds: u32) -> Result<(), BpfError> {
+        let per_second: PerCpuArray<&MapData, [u64; 2]> = map(&self.program, "seconds")?;
+        let delays: PerCpuArray<&MapData, [u64; 1 << FINE]> = map(&self.program, "delays")?;
         for second in 0..seconds.min(SECONDS) {
             let sum = per_second.get(&second, 0)?;
             let add = |total: (u64, u64), cpu: &[u64; 2]| (total.0 + cpu[0], total.1 + cpu[1]);
@@ -307,13 +361,40 @@ impl FrameReceiver {
                 }
             }
         }
-        for number in 0..wrong.min(u64::from(SAMPLES)) as u32 {
-            let sample = samples.get(&number, 0)?;
-            let fits = |length: &usize| *length <= sample.length as usize;
-            let available = SAMPLE_LENGTHS.into_iter().find(fits).unwrap_or(0);
-            tally.samples.push((sample.length as usize, sample.bytes[..available].to_vec()));
-        }
-        Ok(tally)
+        Ok(())
+    }
+
+    fn samples(&self, kinds: &[u64]) -> Result<Vec<FaultSample>, BpfError> {
+        let samples: Array<&MapData, StoredFrame> = map(&self.program, "samples")?;
+        let found = FaultKind::ALL.into_iter().filter(|kind| kinds[*kind as usize] > 0);
+        let sample = |kind: FaultKind| {
+            let frame = samples.get(&(kind as u32), 0)?;
+            let bytes = frame.bytes[..(frame.stored as usize).min(SAMPLE)].to_vec();
+            Ok(FaultSample { kind, length: frame.length as usize, bytes, at_ns: frame.time })
+        };
+        found.map(sample).collect()
+    }
+
+    fn faults(&self) -> Result<Vec<FaultCount>, BpfError> {
+        let faulty: HashMap<&MapData, FaultyKey, u64> = map(&self.program, "faulty")?;
+        let count = |entry: Result<(FaultyKey, u64), aya::maps::MapError>| {
+            let (FaultyKey { network, kind, stream }, packets) = entry?;
+            let kind = FaultKind::ALL.get(usize::from(kind)).copied();
+            Ok(FaultCount { kind, network, stream, packets })
+        };
+        faulty.iter().map(count).collect()
+    }
+
+    /// Returns the number of correct packets to each network.
+    fn networks(&self) -> Result<Vec<u64>, BpfError> {
+        let Some(Map::Array(map)) = self.program.map("received") else { panic!("received is an array") };
+        let counts = Mapping::from_socket(map.fd().as_fd(), 8 * self.networks as usize, 0);
+        let counts = counts.map_err(BpfError::Maps)?;
+        let (pairs, _) = counts.words().as_chunks::<2>();
+        let long = |[low, high]: &[AtomicU32; 2]| {
+            u64::from(low.load(Ordering::Relaxed)) | u64::from(high.load(Ordering::Relaxed)) << 32
+        };
+        Ok(pairs.iter().take(self.networks as usize).map(long).collect())
     }
 }
 
@@ -329,8 +410,13 @@ impl ReceiverTally {
         for (all, one) in self.seconds.iter_mut().zip(other.seconds) {
             *all = (all.0 + one.0, all.1 + one.1);
         }
+        self.kinds.resize(self.kinds.len().max(other.kinds.len()), 0);
+        self.kinds.iter_mut().zip(other.kinds).for_each(|(all, one)| *all += one);
+        self.networks.resize(self.networks.len().max(other.networks.len()), 0);
+        self.networks.iter_mut().zip(other.networks).for_each(|(all, one)| *all += one);
         self.delays.extend(other.delays);
         self.samples.extend(other.samples);
+        self.faults.extend(other.faults);
     }
 }
 
@@ -394,6 +480,9 @@ fn load(settings: &TrialProgramSettings<'_>) -> Result<Ebpf, BpfError> {
         .override_global("MOST_LOST", &settings.max_lost_ns, true)
         .override_global("FRAMES", &settings.frames, true)
         .override_global("WATCHED", &u8::from(settings.records_arrivals), true)
+        .override_global("OWN_STREAM", &settings.own_stream.unwrap_or(NO_STREAM), true)
+        .override_global("MOST_DELAY", &settings.max_delay_ns, true)
+        .map_max_entries("received", to.networks)
         .map_max_entries("arrivals", if settings.records_arrivals { to.networks } else { 1 })
         .load(OBJECT)?;
     Ok(program)
@@ -422,9 +511,9 @@ where
     Ok(T::try_from(program.map(name).expect("name exists in the object"))?)
 }
 
-fn count(program: &Ebpf, counter: TrialCounter) -> Result<u64, BpfError> {
+fn count(program: &Ebpf, counter: u32) -> Result<u64, BpfError> {
     let counts: PerCpuArray<&MapData, u64> = map(program, "counts")?;
-    Ok(counts.get(&(counter as u32), 0)?.iter().sum())
+    Ok(counts.get(&counter, 0)?.iter().sum())
 }
 
 #[cfg(test)]

@@ -12,6 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Length in bytes of the stamp that follows the headers of every packet (`struct stamp` of bpf/trial.bpf.c).
 pub const STAMP: usize = 18;
 const SIGNATURE: u16 = 0x5354;
+/// Offset of the parity byte in the stamp.
+const PARITY: usize = 5;
+/// Difference of the words of the payload (`STEP` of bpf/trial.bpf.c).
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const UDP: usize = 8;
 /// Source port of RFC 2544, and destination port of the discard protocol (RFC 863).
 const PORTS: [u16; 2] = [0xc020, 9];
@@ -33,6 +37,17 @@ pub struct FrameTemplate {
     pub by_peer: Vec<u32>,
     /// IP header.
     pub ip: IpHeader,
+}
+
+/// Packets that a port expects.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpectedPackets<'a> {
+    /// Destination networks.
+    pub to: Destinations,
+    /// Source address of each stream.
+    pub sources: &'a [IpAddr],
+    /// Lengths of IP packets, in turn.
+    pub lengths: &'a [u16],
 }
 
 /// Destination networks of packets.
@@ -177,12 +192,28 @@ impl FrameStamp {
         bytes[4] = self.stream;
         bytes[6..10].copy_from_slice(&self.sequence.to_ne_bytes());
         bytes[10..].copy_from_slice(&self.sent_ns.to_ne_bytes());
+        bytes[PARITY] = parity(&bytes);
+        bytes
+    }
+
+    /// Returns the payload of this length that follows the stamp: pairs of a word and its complement, which add nothing
+    /// to a checksum, and zeros at the end.
+    fn payload(self, length: usize) -> Vec<u8> {
+        let number = u64::from(self.sequence) << 32 | u64::from(self.trial) << 16 | u64::from(self.stream);
+        let first = (number ^ self.sent_ns).wrapping_mul(STEP);
+        let mut bytes = Vec::with_capacity(length);
+        for pair in 0..length as u64 / 16 {
+            let word = first.wrapping_add(pair.wrapping_mul(STEP));
+            bytes.extend(word.to_ne_bytes());
+            bytes.extend((!word).to_ne_bytes());
+        }
+        bytes.resize(length, 0);
         bytes
     }
 
     fn read(bytes: &[u8]) -> Option<FrameStamp> {
         let bytes: &[u8; STAMP] = bytes.first_chunk()?;
-        let is_signed = bytes[..2] == SIGNATURE.to_ne_bytes();
+        let is_signed = bytes[..2] == SIGNATURE.to_ne_bytes() && parity(bytes) == 0;
         is_signed.then(|| FrameStamp {
             trial: u16::from_ne_bytes([bytes[2], bytes[3]]),
             stream: bytes[4],
@@ -190,6 +221,11 @@ impl FrameStamp {
             sent_ns: u64::from_ne_bytes(bytes[10..].try_into().expect("eight bytes")),
         })
     }
+}
+
+/// Returns the exclusive or of the bytes of a stamp.
+fn parity(bytes: &[u8; STAMP]) -> u8 {
+    bytes.iter().fold(0, |parity, byte| parity ^ byte)
 }
 
 impl FrameTemplate {
@@ -212,7 +248,7 @@ impl FrameTemplate {
         udp.extend((length - ip.bytes().len() as u16).to_be_bytes());
         udp.extend([0; 2]);
         udp.extend(stamp.to_bytes());
-        udp.resize(usize::from(length) - ip.bytes().len(), 0);
+        udp.extend(stamp.payload(usize::from(length) - ip.bytes().len() - UDP - STAMP));
         let checksum = ip.udp_checksum(&udp);
         udp[6..8].copy_from_slice(&checksum.to_be_bytes());
         frame.extend(ip.bytes());
@@ -220,58 +256,37 @@ impl FrameTemplate {
         frame
     }
 
-    /// Describes how a received frame differs from the expected frame. `bytes` may be truncated.
-    pub fn differences(&self, bytes: &[u8], length: usize, to: Destinations, sources: &[IpAddr]) -> String {
+    /// Describes how a received frame of this length differs from the expected frame; empty if it does not. `bytes` may be
+    /// truncated.
+    pub fn differences(&self, bytes: &[u8], length: usize, expected: ExpectedPackets<'_>) -> String {
         let Some(received) = ParsedFrame::read(bytes) else {
             return "not recognizable as a test packet".into();
         };
         let mut form = self.clone();
         // Each stream has its own source address.
-        if let Some(source) = sources.iter().find(|source| **source == received.ip.source()) {
+        if let Some(source) = expected.sources.iter().find(|source| **source == received.ip.source()) {
             form.ip.set_source(*source);
         }
-        let expected = form.frame(received.stamp, received.length, to);
-        let expected = ParsedFrame::read(&expected).expect("a test frame is readable");
+        let sent = expected.lengths[received.stamp.sequence as usize % expected.lengths.len()];
+        let frame = form.frame(received.stamp, sent, expected.to);
+        let expected = ParsedFrame::read(&frame).expect("a test frame is readable");
         let mut text = String::new();
         let mut add = |field: &str, received: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| {
             let separator = if text.is_empty() { "" } else { ", " };
             write!(text, "{separator}{field} {received} instead of {expected}").expect("writing to a string");
         };
-        let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
-        if received.macs != expected.macs {
-            let both = |[to, from]: [Mac; 2]| format!("{} to {}", mac(from), mac(to));
-            add("MAC addresses", &both(received.macs), &both(expected.macs));
+        received.compare_headers(&expected, &mut add);
+        let (room, full) = (length.saturating_sub(received.around), frame.len() - expected.around);
+        if room != full {
+            add("bytes", &room, &full);
         }
-        if received.labels != expected.labels {
-            add("labels", &stack(&received.labels), &stack(&expected.labels));
+        let pairs = received.payload.iter().zip(&expected.payload).enumerate();
+        let mut changed = pairs.filter(|(_, (received, expected))| received != expected);
+        if let Some((at, (received, expected))) = changed.next() {
+            let at = at + STAMP;
+            add(&format!("byte {at} of the payload"), &format!("{received:02x}"), &format!("{expected:02x}"));
         }
-        let (ip, expected_ip) = (&received.ip, &expected.ip);
-        if ip.ttl() != expected_ip.ttl() {
-            add("TTL", &ip.ttl(), &expected_ip.ttl());
-        }
-        if ip.class() != expected_ip.class() {
-            add("traffic class", &ip.class(), &expected_ip.class());
-        }
-        if ip.source() != expected_ip.source() {
-            add("source", &ip.source(), &expected_ip.source());
-        }
-        if ip.destination() != expected_ip.destination() {
-            add("destination", &ip.destination(), &expected_ip.destination());
-        }
-        if !ip.is_intact() {
-            add("checksum", &"wrong", &"right");
-        }
-        if !ip.has_equal_rest(expected_ip) || received.udp != expected.udp {
-            add("other header fields", &"changed", &"as sent");
-        }
-        let room = length.saturating_sub(received.around);
-        if room < usize::from(received.length) {
-            add("bytes", &room, &received.length);
-        }
-        match text.is_empty() {
-            true => "length differs from the length sent".into(),
-            false => text,
-        }
+        text
     }
 }
 
@@ -284,9 +299,49 @@ struct ParsedFrame {
     udp: [u8; UDP],
     length: u16,
     stamp: FrameStamp,
+    /// Bytes after the stamp.
+    payload: Vec<u8>,
 }
 
 impl ParsedFrame {
+    /// Passes each field that differs to `add`: its name, its value, and the expected value.
+    fn compare_headers(
+        &self,
+        expected: &ParsedFrame,
+        add: &mut impl FnMut(&str, &dyn std::fmt::Display, &dyn std::fmt::Display),
+    ) {
+        let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+        if self.macs != expected.macs {
+            let both = |[to, from]: [Mac; 2]| format!("{} to {}", mac(from), mac(to));
+            add("MAC addresses", &both(self.macs), &both(expected.macs));
+        }
+        if self.labels != expected.labels {
+            add("labels", &stack(&self.labels), &stack(&expected.labels));
+        }
+        let (ip, expected_ip) = (&self.ip, &expected.ip);
+        if ip.ttl() != expected_ip.ttl() {
+            add("TTL", &ip.ttl(), &expected_ip.ttl());
+        }
+        if ip.class() != expected_ip.class() {
+            add("traffic class", &ip.class(), &expected_ip.class());
+        }
+        if self.length != expected.length {
+            add("length", &self.length, &expected.length);
+        }
+        if ip.source() != expected_ip.source() {
+            add("source", &ip.source(), &expected_ip.source());
+        }
+        if ip.destination() != expected_ip.destination() {
+            add("destination", &ip.destination(), &expected_ip.destination());
+        }
+        if !ip.is_intact() {
+            add("checksum", &"wrong", &"right");
+        }
+        if !ip.has_equal_rest(expected_ip) || self.udp != expected.udp {
+            add("other header fields", &"changed", &"as sent");
+        }
+    }
+
     fn read(bytes: &[u8]) -> Option<ParsedFrame> {
         let (ethernet, mut rest) = bytes.split_at_checked(ETHERNET)?;
         let mut labels = Vec::new();
@@ -312,6 +367,7 @@ impl ParsedFrame {
             ip,
             udp: *udp,
             stamp: FrameStamp::read(rest)?,
+            payload: rest[STAMP..].to_vec(),
         })
     }
 }

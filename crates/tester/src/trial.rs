@@ -1,14 +1,16 @@
 //! One trial: sends frames through the router, in one or both directions, and collects the result.
 
+use super::fault::{self, NetworkCounts};
 use super::generator::{self, FrameStream, TrialStop};
 use super::lsps::Lsps;
 use super::port::OpenPort;
 use super::program::{FrameReceiver, GeneratorProgress, NetworkArrival, ReceiverTally, TrialProgramSettings};
-use super::template::{self, Destinations};
+use super::template::{self, Destinations, ExpectedPackets};
 use netstage_core::measure::lateness::LatenessLimits;
 use netstage_host::bpf_error::BpfError;
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::Namespace;
+use netstage_scenario::outcome::finding::PacketFault;
 use netstage_scenario::tester::{Generator, Operation, Tester, TrafficDirection};
 use std::fmt;
 use std::io;
@@ -50,6 +52,9 @@ const LOST_SHARE: f64 = 0.02;
 /// Minimum of the time that may be lost. A short trial continues, because its final load is a better measure of the
 /// tester than its beginning.
 const MIN_LOST_NS: u64 = 100_000_000;
+
+/// Minimum of the delay after which a packet is late.
+const MIN_DELAY_LIMIT_NS: u128 = 100_000_000;
 
 /// Error that prevents a trial.
 #[derive(Debug)]
@@ -103,6 +108,10 @@ pub struct TrialOutcome {
     pub tally: ReceiverTally,
     /// Description of the first wrong frame.
     pub wrong: Option<String>,
+    /// Faults of the packets, by kind.
+    pub faults: Vec<PacketFault>,
+    /// Packets to each network, by direction.
+    pub networks: Vec<NetworkCounts>,
     /// Arrival times after the event, if the trial has one.
     pub event_arrivals: Option<EventArrivals>,
 }
@@ -116,13 +125,6 @@ pub struct SenderStall {
     pub lateness_ns: u64,
     /// Time in the trial at which the late frame was due, nanoseconds.
     pub due_ns: u64,
-}
-
-impl TrialOutcome {
-    /// Returns whether exactly this number of frames came back, without duplicates.
-    pub fn is_clean(&self, frames: u64) -> bool {
-        self.tally.received == frames && self.tally.duplicates == 0
-    }
 }
 
 /// Arrival times of packets to each network after an event (CLOCK_MONOTONIC).
@@ -190,6 +192,8 @@ pub struct TrialRunner<'a> {
 /// Frames expected at a port.
 struct ExpectedFrames<'a> {
     direction: &'a TrafficDirection,
+    /// Index of the direction.
+    number: usize,
     /// Position of the port among the receiving ports of the direction.
     position: usize,
     form: template::FrameTemplate,
@@ -284,15 +288,47 @@ impl TrialRunner<'_> {
         }
         result.event_arrivals = watched;
         let seconds = (trial.frames as f64 / trial.rate).ceil() as u32 + 1;
-        for (expected, receiver) in &receivers {
+        self.count_faults(&mut result, trial, (&receivers[..], seconds), (&sent[..], at_ns))?;
+        Ok(result)
+    }
+
+    /// Adds the counts of the receivers, and the faults of packets. The trial began at `at_ns`.
+    fn count_faults(
+        &self,
+        result: &mut TrialOutcome,
+        trial: &TrialTraffic,
+        (receivers, seconds): (&[(ExpectedFrames<'_>, FrameReceiver)], u32),
+        (sent, at_ns): (&[GeneratorProgress], u64),
+    ) -> Result<(), TrialError> {
+        let (tester, streams) = (self.tester, fault::directions_of_streams(self.tester));
+        let mut networks: Vec<NetworkCounts> = Vec::new();
+        for direction in 0..tester.directions.len() {
+            let of_direction = streams.iter().zip(sent).filter(|(number, _)| **number == direction);
+            networks.push(NetworkCounts::new(tester.networks, of_direction.map(|(_, sent)| sent.sent)));
+        }
+        let (mut examples, mut first_ns) = (Vec::new(), u64::MAX);
+        for (expected, receiver) in receivers {
             let tally = receiver.tally(seconds)?;
-            if let (None, Some((length, bytes))) = (&result.wrong, tally.samples.first()) {
-                let to = Destinations::of_direction(self.tester, expected.direction);
-                result.wrong = Some(expected.form.differences(bytes, *length, to, &expected.sources));
+            let packets = ExpectedPackets {
+                to: Destinations::of_direction(tester, expected.direction),
+                sources: &expected.sources,
+                lengths: &trial.lengths,
+            };
+            for sample in &tally.samples {
+                let example = expected.form.differences(&sample.bytes, sample.length, packets);
+                if sample.kind.is_of_contents() && sample.at_ns < first_ns {
+                    (result.wrong, first_ns) = (Some(example.clone()), sample.at_ns);
+                }
+                // A packet in the wrong place is not compared with those expected there.
+                let is_compared = sample.kind.is_of_contents();
+                examples.push(if is_compared { example } else { String::new() });
             }
+            fault::count_networks(&mut networks, tester, expected.number, &tally);
             result.tally.add(tally);
         }
-        Ok(result)
+        result.faults = fault::faults(tester, &result.tally, &networks, &examples, at_ns);
+        result.networks = networks;
+        Ok(())
     }
 
     /// Returns the part of the outcome that the senders report.
@@ -382,6 +418,8 @@ impl TrialRunner<'_> {
                 max_lost_ns: u64::MAX,
                 frames: 0,
                 records_arrivals: watches,
+                own_stream: self.stream_of(number),
+                max_delay_ns: trial.drain.as_nanos().max(MIN_DELAY_LIMIT_NS) as u64,
             };
             let attached = self.namespace.run(|| FrameReceiver::attach(&settings, port.index));
             receivers.push((expected, attached??));
@@ -389,11 +427,17 @@ impl TrialRunner<'_> {
         Ok(receivers)
     }
 
+    /// Returns the stream that a port sends, if any.
+    fn stream_of(&self, port: usize) -> Option<u8> {
+        let mut senders = self.tester.directions.iter().flat_map(|direction| &direction.from);
+        senders.position(|from| *from == port).map(|stream| stream as u8)
+    }
+
     /// Returns the frames expected at a port.
     fn expected(&self, trial: &TrialTraffic, number: usize) -> ExpectedFrames<'_> {
         let port = &self.ports[number];
         let (tester, mut first) = (self.tester, 0);
-        for direction in &tester.directions {
+        for (index, direction) in tester.directions.iter().enumerate() {
             if let Some(position) = direction.to.iter().position(|to| *to == number) {
                 let source = |from: &usize| {
                     template::source_address(self.ports[*from].settings.address.0, direction.first_network)
@@ -406,7 +450,7 @@ impl TrialRunner<'_> {
                     false => template::forwarded_template(operation, tester.model, labels, sources[0], macs),
                 };
                 let streams = (first, direction.from.len() as u8);
-                return ExpectedFrames { direction, position, form, streams, sources };
+                return ExpectedFrames { direction, number: index, position, form, streams, sources };
             }
             first += direction.from.len() as u8;
         }
@@ -414,6 +458,7 @@ impl TrialRunner<'_> {
         let form = template::sent_template(Operation::Ip, Vec::new(), source, [port.router, port.mac]);
         ExpectedFrames {
             direction: &tester.directions[0],
+            number: 0,
             position: 0,
             form,
             streams: (0, 0),

@@ -37,36 +37,55 @@ struct Recording {
     failed: Option<io::Error>,
 }
 
+/// Writes Ethernet frames to a new file; `name` is the interface name in the file.
+pub fn write_frames<'a>(
+    path: &Path,
+    name: &str,
+    frames: impl IntoIterator<Item = &'a [u8]>,
+) -> io::Result<()> {
+    let writer = create(path, name).map_err(|error| in_file(path, error))?;
+    let mut recording = Recording { path: path.into(), writer, failed: None };
+    for frame in frames {
+        recording.write(frame, 0, INBOUND);
+    }
+    recording.finish()
+}
+
+fn create(path: &Path, name: &str) -> Result<PcapNgWriter<BufWriter<File>>, PcapError> {
+    let file = File::create(path).map_err(PcapError::IoError)?;
+    let mut writer = PcapNgWriter::new(BufWriter::with_capacity(1 << 20, file))?;
+    let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
+    interface.options = vec![
+        InterfaceDescriptionOption::IfName(Cow::Owned(name.to_string())),
+        InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+    ];
+    writer.write_pcapng_block(interface)?;
+    Ok(writer)
+}
+
 impl<P: FramePort> CapturingPort<P> {
     /// Creates a recording in a new file; `name` is the interface name in the file.
     pub fn new(port: P, path: &Path, name: &str) -> io::Result<CapturingPort<P>> {
-        let create = || -> Result<_, PcapError> {
-            let file = File::create(path).map_err(PcapError::IoError)?;
-            let mut writer = PcapNgWriter::new(BufWriter::with_capacity(1 << 20, file))?;
-            let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
-            interface.options = vec![
-                InterfaceDescriptionOption::IfName(Cow::Owned(name.to_string())),
-                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
-            ];
-            writer.write_pcapng_block(interface)?;
-            Ok(writer)
-        };
-        let writer = create().map_err(|error| in_file(path, error))?;
+        let writer = create(path, name).map_err(|error| in_file(path, error))?;
         Ok(CapturingPort { port, recording: Recording { path: path.into(), writer, failed: None } })
     }
 
     /// Completes the file and returns the recorded port.
-    pub fn finish(mut self) -> io::Result<P> {
-        if let Some(error) = self.recording.failed {
-            return Err(error);
-        }
-        let flushed = self.recording.writer.get_mut().flush();
-        flushed.map_err(|error| in_file(&self.recording.path, PcapError::IoError(error)))?;
+    pub fn finish(self) -> io::Result<P> {
+        self.recording.finish()?;
         Ok(self.port)
     }
 }
 
 impl Recording {
+    fn finish(mut self) -> io::Result<()> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let flushed = self.writer.get_mut().flush();
+        flushed.map_err(|error| in_file(&self.path, PcapError::IoError(error)))
+    }
+
     fn write(&mut self, frame: &[u8], realtime_ns: i128, direction: u32) {
         if self.failed.is_some() {
             return;

@@ -13,7 +13,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "Examples:
   netstage run scenarios/examples/two-hosts.toml
@@ -80,7 +80,7 @@ pub(super) fn record(
             stage: stage.into(),
             tool: TOOL.into(),
         };
-        Ok::<_, Failure>(perform(scenario, &*runner, &options, &interrupted))
+        Ok::<_, Failure>(perform(scenario, &*runner, &options, Bar::new(), &interrupted))
     };
     let Some(out) = &settings.out else {
         for out in folders(&PathBuf::from("out").join(name)) {
@@ -104,7 +104,36 @@ pub(super) fn to_record(
     options: &StudyOptions,
     as_json: bool,
 ) -> Result<u8, Failure> {
-    show(&perform(scenario, runner, options, &*watch_interrupt()?)?, as_json)
+    // Errors as JSON are the only text on stderr.
+    let bar = if as_json { Bar::new() } else { Bar::with_lines() };
+    let record = perform(scenario, runner, options, bar, &*watch_interrupt()?)?;
+    write_incorrect_packets(&record)?;
+    show(&record, as_json)
+}
+
+/// File of the frames with which the faults of packets of a record are illustrated.
+#[cfg(feature = "full")]
+const INCORRECT_PACKETS: &str = "incorrect.pcapng";
+
+/// Writes the first frame with each kind of fault of each trial, if there are any.
+#[cfg(feature = "full")]
+fn write_incorrect_packets(record: &StoredRecord) -> Result<(), Failure> {
+    let trials = record.data.cells.iter().flat_map(|cell| &cell.tests).flat_map(|test| &test.outcome.trials);
+    let frames: Vec<Vec<u8>> = trials
+        .flat_map(|trial| &trial.faults)
+        .filter(|fault| !fault.bytes.is_empty())
+        .map(|fault| {
+            let digits = fault.bytes.as_bytes().as_chunks::<2>().0.iter();
+            digits.filter_map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()).collect()
+        })
+        .collect();
+    if frames.is_empty() {
+        return Ok(());
+    }
+    let path = record.folder.join(INCORRECT_PACKETS);
+    let written =
+        netstage_host::ports::pcapng::write_frames(&path, "router", frames.iter().map(Vec::as_slice));
+    written.map_err(|error| Failure::write(&path, &error))
 }
 
 /// Runs a scenario with a progress bar.
@@ -112,9 +141,9 @@ fn perform(
     scenario: &Scenario,
     runner: &PlanRunner,
     options: &StudyOptions,
+    mut bar: Bar,
     interrupted: &AtomicBool,
 ) -> Result<StoredRecord, StudyError> {
-    let mut bar = Bar::new();
     let record = netstage_study::run(scenario, runner, options, &mut bar, interrupted);
     bar.bar.finish_and_clear();
     if let Err(StudyError::Interrupted { folder, .. }) = &record {
@@ -163,16 +192,39 @@ pub(super) fn watch_interrupt() -> Result<Arc<AtomicBool>, Failure> {
 /// Steps of the progress bar per run.
 const PARTS: u64 = 100;
 
+/// Time between lines of progress.
+const LINE_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Progress bar on stderr; hidden unless stderr is a terminal.
 struct Bar {
     bar: ProgressBar,
+    /// Time of the next line of progress, if stderr is no terminal and lines replace the bar.
+    next_line: Option<Instant>,
 }
 
 impl Bar {
     fn new() -> Bar {
         let style = ProgressStyle::with_template("{bar:32} {prefix} runs  {elapsed}{msg}")
             .expect("a constant template");
-        Bar { bar: ProgressBar::no_length().with_style(style.progress_chars("━╸─")) }
+        let bar = ProgressBar::no_length().with_style(style.progress_chars("━╸─"));
+        Bar { bar, next_line: None }
+    }
+
+    /// Creates a bar that prints lines, 30 s apart, if stderr is no terminal.
+    #[cfg(feature = "full")]
+    fn with_lines() -> Bar {
+        let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        let next_line = (!is_terminal).then(|| Instant::now() + LINE_INTERVAL);
+        Bar { next_line, ..Bar::new() }
+    }
+
+    /// Prints a line of progress if it is due.
+    fn print_line(&mut self, text: &str) {
+        let now = Instant::now();
+        if self.next_line.is_some_and(|due| now >= due) {
+            self.next_line = Some(now + LINE_INTERVAL);
+            eprintln!("progress: {text}");
+        }
     }
 }
 
@@ -187,7 +239,9 @@ impl Observer for Bar {
         });
         let doing =
             if progress.activity.is_empty() { String::new() } else { format!(": {}", progress.activity) };
-        self.bar.set_message(format!("{}{doing}", left.unwrap_or_default()));
+        let message = format!("{}{doing}", left.unwrap_or_default());
+        self.print_line(&format!("{} of {} runs{message}", progress.done, progress.total));
+        self.bar.set_message(message);
         self.bar.tick();
     }
 }

@@ -63,6 +63,7 @@ netstage_harness::main![
     tester::labels,
     tester::ovs,
     tester::uml,
+    tester::verdicts,
     tune,
     vpn_page
 ];

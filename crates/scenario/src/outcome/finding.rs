@@ -22,6 +22,9 @@ pub struct TestOutcome {
     /// Reasons why the findings are void: the tool itself fell short.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub void: Vec<String>,
+    /// Reasons why findings are lower bounds only: the tool could not offer more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shortfalls: Vec<String>,
     /// Trials, in order.
     pub trials: Vec<TrialEntry>,
 }
@@ -89,9 +92,37 @@ pub struct TrialEntry {
     /// Mean one-way delay, nanoseconds, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ns: Option<u64>,
+    /// Faults of the packets that a router forwarded or lost, by kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<PacketFault>,
     /// Reason why the trial does not count; empty if it does.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub void: String,
+}
+
+/// Packets of a trial with one kind of fault. A packet can have several.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PacketFault {
+    /// Kind of fault, such as "wrong TTL".
+    pub kind: String,
+    /// Set if the packets preceded the trial, while the tester waited for the router to forward.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_before: bool,
+    /// Number of packets.
+    pub packets: u64,
+    /// Number of networks to which they were sent.
+    pub networks: u64,
+    /// Networks with the most such packets, and their numbers of packets.
+    pub most: Vec<(String, u64)>,
+    /// Time from the start of the trial to the arrival of the first, nanoseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub first_ns: u64,
+    /// Differences between the first such packet and the expected one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub example: String,
+    /// Frame of the first, in hexadecimal; at most 2,048 bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub bytes: String,
 }
 
 fn is_zero(count: &u64) -> bool {

@@ -28,6 +28,7 @@ pub(super) fn tester(file: &file::TesterFile, text: &str, problems: &mut Problem
         (None, None) => head.profile.operations(),
     };
     check_sources(file, problems);
+    check_ratios(head, problems);
     let (first, ports) = (first?, ports?);
     check_families(file, first, &ports, &operations, problems);
     let labels = file.labels.as_ref().map(|labels| LabelConfig::from(&labels.value));
@@ -85,6 +86,7 @@ pub(super) fn tester(file: &file::TesterFile, text: &str, problems: &mut Problem
         line: head.line,
         max_rate: head.max_rate,
         ready_within: head.ready_within.0,
+        drain: head.drain,
         scenario,
     })
 }
@@ -100,6 +102,20 @@ fn port_indices(file: &file::TesterFile, names: &[Located<PortName>], problems: 
         found
     };
     names.iter().filter_map(index).collect()
+}
+
+/// Checks that loss ratios can be searched for, and differ.
+fn check_ratios(head: &file::TesterSection, problems: &mut Problems) {
+    let mut names: Vec<String> = Vec::new();
+    for ratio in head.loss_ratios.iter().flat_map(|ratios| &ratios.0) {
+        let name = cells::ratio_name(ratio.value.0);
+        if ratio.value.0 >= 1.0 || ratio.value.0 > 0.0 && ratio.value.0 < 1e-6 {
+            problems.push(ratio.place, "expected 0 or a ratio from 0.0001 % to below 100 %");
+        } else if names.contains(&name) {
+            problems.push(ratio.place, "the loss ratio is listed twice");
+        }
+        names.push(name);
+    }
 }
 
 /// Checks that labels and routes have a source.

@@ -154,11 +154,39 @@ fn cell_text(head: &TesterSection, operation: Operation, size: PacketSize, lines
         Profile::Rfc2544 | Profile::Rfc5695 => {
             let trial = trial(60);
             add(&name, "rfc2544-latency", &format!("trial = \"{trial} ns\"\nrepeats = 1\n"));
-            add(&format!("{name}-loss"), "rfc2544-frame-loss", &format!("trial = \"{trial} ns\"\n"));
+            add(&format!("{name}-{LOSS}"), "rfc2544-frame-loss", &format!("trial = \"{trial} ns\"\n"));
         }
+        Profile::Mlrsearch if head.loss_ratios.is_some() => {}
         Profile::Mlrsearch => add(&name, "mlrsearch", &format!("trial = \"{} ns\"\n", trial(60))),
     }
+    let ratios = head.loss_ratios.iter().flat_map(|ratios| &ratios.0).map(|ratio| ratio.value.0);
+    for ratio in ratios.clone() {
+        let parameters = format!("trial = \"{} ns\"\nloss_tolerance = {ratio:?}\n", trial(60));
+        add(&format!("{name}-{}", ratio_name(ratio)), "mlrsearch", &parameters);
+    }
+    if ratios.count() > 0 && !matches!(head.profile, Profile::Rfc2544 | Profile::Rfc5695) {
+        let trial = match head.profile {
+            Profile::Paper => head.search.0.0,
+            _ => trial(60),
+        };
+        add(&format!("{name}-{LOSS}"), "rfc2544-frame-loss", &format!("trial = \"{trial} ns\"\n"));
+    }
     text
+}
+
+/// Suffix of the name of a test of the loss over the rate.
+const LOSS: &str = "loss";
+/// Suffix of the name of a search for the highest rate without loss.
+const NO_DROP: &str = "ndr";
+/// Beginning of the suffix of the name of a search for the highest rate with a limited loss; the limit follows.
+const PARTIAL_DROP: &str = "pdr-";
+
+/// Returns the suffix of the name of a search with this loss ratio, which is in millionths.
+pub(super) fn ratio_name(ratio: f64) -> String {
+    match (ratio * 1e6).round() {
+        0.0 => NO_DROP.into(),
+        millionths => format!("{PARTIAL_DROP}{millionths}ppm"),
+    }
 }
 
 /// Returns the name of a test: the operation, with a suffix for a mix.
@@ -171,7 +199,13 @@ fn test_name(operation: Operation, size: PacketSize) -> String {
 
 /// Returns the operation of a test by name, and whether its packets are a mix of sizes.
 pub fn parse_test_name(name: &str) -> Option<(Operation, bool)> {
-    let name = name.strip_suffix("-loss").unwrap_or(name);
+    let is_suffix = |suffix: &str| suffix == LOSS || suffix == NO_DROP;
+    let name = match name.split_once(&format!("-{PARTIAL_DROP}")) {
+        Some((before, _)) => before,
+        None => {
+            name.rsplit_once('-').filter(|(_, suffix)| is_suffix(suffix)).map_or(name, |(before, _)| before)
+        }
+    };
     let plain = name.strip_suffix("-imix");
     let operation = plain.unwrap_or(name);
     let found = Operation::ALL.into_iter().find(|known| known.name() == operation)?;

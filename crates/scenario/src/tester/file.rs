@@ -3,7 +3,9 @@
 use super::{ConvergenceEvent, Generator, LabelSource, Operation, PacketSize, Profile, RouteSource};
 use crate::address::{Address, LabelNumber, LinkAddress};
 use crate::error::Problems;
-use crate::scalar::{BoundedCount, BoundedSize, FilePath, InterfaceName, PositiveDuration, text};
+use crate::scalar::{
+    BoundedCount, BoundedSize, FilePath, InterfaceName, PositiveDuration, Probability, text,
+};
 use crate::table::{Decode, List, Located, NamedTables, ValueKind, choice, mismatch, table};
 use crate::tree::TomlNode;
 use netstage_core::forward::TunnelModel;
@@ -61,6 +63,8 @@ table! {
         model: TunnelModel = "uniform",
         /// Packet generator.
         generator: Generator = "auto",
+        /// Loss ratios such as ["0 %", "0.5 %"]: for each, the highest rate whose loss does not exceed it is searched (MLRsearch, RFC 9971), and the loss is measured at rates down from the maximum (RFC 2544, 26.3).
+        loss_ratios: Option<List<Located<Probability>, 1, 8>>,
         /// Runs of every search. Several runs give a confidence interval.
         repeat: BoundedCount<1, 1_000> = 1,
         /// Time limit for the router to install advertised routes and labels.

@@ -56,6 +56,8 @@ pub struct Tester {
     pub max_rate: Option<BitRate>,
     /// Time limit for the router to install advertised routes and labels.
     pub ready_within: Duration,
+    /// Waiting time for packets in flight at the end of a trial.
+    pub drain: Duration,
     /// Scenario of the tests.
     pub scenario: Scenario,
 }

@@ -39,6 +39,35 @@ fn every_profile_gives_a_cell_for_each_operation_and_size() {
 }
 
 #[test]
+fn loss_ratios_add_searches_and_the_loss_over_the_rate() {
+    for (profile, names) in [
+        ("paper", &["ip", "ip-loss", "ip-ndr", "ip-pdr-5000ppm"][..]),
+        ("mlrsearch", &["ip-loss", "ip-ndr", "ip-pdr-5000ppm"]),
+        ("rfc2544", &["ip", "ip-loss", "ip-ndr", "ip-pdr-5000ppm"]),
+    ] {
+        let line = format!("profile = \"{profile}\"\nsizes = [\"46 B\"]\nloss_ratios = [0, \"0.5 %\"]");
+        let tester = with(&line).unwrap();
+        let tests = &tester.scenario.cells[0].plan.tests;
+        let mut found: Vec<&str> = tests.iter().map(|test| test.name.as_str()).collect();
+        found.sort_unstable();
+        assert_eq!(found, names, "{profile}");
+        for test in tests {
+            assert_eq!(parse_test_name(&test.name), Some((Operation::Ip, false)), "{}", test.name);
+            if let Method::Mlrsearch { goal, .. } = test.method {
+                assert_eq!(goal.loss_ratio, if test.name == "ip-ndr" { 0.0 } else { 0.005 });
+            }
+        }
+    }
+    assert_eq!(parse_test_name("swap-imix-pdr-5000ppm"), Some((Operation::Swap, true)));
+    assert_eq!(parse_test_name("swap-imix-loss"), Some((Operation::Swap, true)));
+    assert_eq!(parse_test_name("swap-other"), None);
+    for (ratios, message) in [("[1]", "below 100 %"), ("[0.01, \"1 %\"]", "listed twice")] {
+        let error = with(&format!("loss_ratios = {ratios}")).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
 fn the_line_rate_matches_the_paper() {
     let tester = with("sizes = [\"46 B\", \"imix\"]").unwrap();
     let rates = tester.scenario.cells.iter().map(|cell| {

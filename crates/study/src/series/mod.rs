@@ -14,7 +14,7 @@ pub use read::{Block, SeriesReader, read_run};
 pub use write::{Joiner, encode_run};
 
 use netstage_core::measure::trial::LinkLateness;
-use netstage_scenario::outcome::finding::TestOutcome;
+use netstage_scenario::outcome::finding::{PacketFault, TestOutcome};
 use netstage_scenario::outcome::{AchievedLoad, Distribution, FlowArrivals, ThreadStall};
 use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
 use parquet::schema::types::{PrimitiveTypeBuilder, Type, TypePtr};
@@ -47,6 +47,8 @@ struct RunMetadata {
     #[serde(default)]
     late_links: Vec<(String, LinkLateness)>,
     arrivals: Vec<FlowArrivals>,
+    #[serde(default)]
+    packet_faults: Vec<PacketFault>,
     failures: Vec<String>,
     differences: Vec<String>,
 }

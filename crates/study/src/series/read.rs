@@ -197,6 +197,7 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
         stalls: note.stalls,
         late_links: note.late_links,
         arrivals: note.arrivals,
+        packet_faults: note.packet_faults,
         void: note.void,
         failures: note.failures,
         differences: note.differences,

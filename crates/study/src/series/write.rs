@@ -74,6 +74,7 @@ pub fn encode_run(cell: u32, seed: u64, outcome: &RunOutcome) -> Result<Vec<u8>>
         stalls: outcome.stalls.clone(),
         late_links: outcome.late_links.clone(),
         arrivals: outcome.arrivals.clone(),
+        packet_faults: outcome.packet_faults.clone(),
         failures: outcome.failures.clone(),
         differences: outcome.differences.clone(),
     };

@@ -108,11 +108,33 @@ fn add_rate(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, (l
     session.add_value(Metric::TestLineShare, &probe.subject, load.0 / line);
 }
 
-/// Adds the verdict that the tester cannot send more than this load.
-fn add_tester_limit(session: &mut TestSession, probe: &FrameProbe, limit: OfferedLoad) {
+/// Adds the verdict that the tester cannot send more than this load, with the last of its faults.
+fn add_tester_limit(
+    session: &mut TestSession,
+    probe: &FrameProbe,
+    limit: OfferedLoad,
+    faults: &[TesterFault],
+) {
     let limit = megabits(bits(limit, probe.frame));
     session.add_verdict(format!(
         "{}: the tester cannot send more than {limit}; the capacity may be higher",
+        probe.subject
+    ));
+    let reason = session.last_reason(faults);
+    session.add_shortfall(format!("{}: the tester reached its limit of {limit}: {reason}", probe.subject));
+}
+
+/// Adds the verdict that the result is a lower bound, because no trial of full length at that load was valid.
+fn add_tester_bound(
+    session: &mut TestSession,
+    probe: &FrameProbe,
+    bound: OfferedLoad,
+    faults: &[TesterFault],
+) {
+    let bound = megabits(bits(bound, probe.frame));
+    let reason = session.last_reason(faults);
+    session.add_shortfall(format!(
+        "{}: the tester fell short: the highest mean rate without loss was {bound}, and the capacity may be higher: {reason}",
         probe.subject
     ));
 }

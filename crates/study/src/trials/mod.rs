@@ -4,6 +4,7 @@
 //! `netstage_core::measure`.
 
 mod derive;
+mod loss_curve;
 mod methods;
 mod outcome;
 mod session;
@@ -13,6 +14,7 @@ mod tests;
 
 use crate::PlanRunner;
 use crate::RunFailure;
+pub use loss_curve::loss_curves;
 use netstage_scenario::outcome::RunObserver;
 use netstage_scenario::outcome::finding::{TestOutcome, TrialEntry};
 use netstage_scenario::plan::Plan;

@@ -186,6 +186,7 @@ impl<'a> TestSession<'a> {
             entry.void = spoiled.clone().or(reason).unwrap_or_default();
             let burst = outcome.loads.iter().find(|load| load.quantity == "burst");
             entry.burst = burst.map_or(0, |load| load.achieved as u64);
+            entry.faults.clone_from(&outcome.packet_faults);
             self.add_trial(entry);
             match spoiled {
                 Some(spoiled) => why = spoiled,
@@ -349,6 +350,11 @@ impl<'a> TestSession<'a> {
         if !self.found.deviations.contains(&how) {
             self.found.deviations.push(how);
         }
+    }
+
+    /// Adds a reason for which findings are lower bounds.
+    pub fn add_shortfall(&mut self, why: String) {
+        self.found.shortfalls.push(why);
     }
 
     /// Adds a reason for which the test is void.

@@ -3,7 +3,7 @@
 use crate::format;
 use crate::overview::cell_name;
 use crate::table::{ReportTable, TableColumn};
-use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
+use netstage_scenario::outcome::finding::{Finding, PacketFault, TestOutcome, TrialEntry};
 use netstage_scenario::record::{CellEntry, StudyRecord as Data};
 
 /// Maximum number of trials in a table; the record contains all.
@@ -18,7 +18,7 @@ pub fn tables(data: &Data) -> Vec<ReportTable> {
         }
     }
     let trials = names.iter().filter_map(|name| trials(data, name));
-    [findings(data), remarks(data)].into_iter().flatten().chain(trials).collect()
+    [findings(data), faults(data), remarks(data)].into_iter().flatten().chain(trials).collect()
 }
 
 /// Creates a table with a column for the cell if there are several.
@@ -44,7 +44,15 @@ fn findings(data: &Data) -> Option<ReportTable> {
             let mut found = found.filter(|f| f.metric == entry.metric && f.subject == entry.subject);
             let mut row = row(data, cell);
             let name = entry.metric.trim_start_matches("test.").replace('_', " ");
-            let value = format::estimate(&entry.value, unit);
+            let mut found_bounds = found.clone();
+            let is_lower = found_bounds.any(|finding| finding.low.is_some() && finding.high.is_none());
+            let mut value = format::estimate(&entry.value, unit);
+            if is_lower {
+                let of_subject = |why: &String| why.starts_with(&format!("{}:", entry.subject));
+                let mut shortfalls = cell.tests.iter().flat_map(|test| &test.outcome.shortfalls);
+                let by = if shortfalls.any(of_subject) { " (tester's limit)" } else { "" };
+                value = format!("≥ {value}{by}");
+            }
             // Only a single run has bounds; the estimate over several has an interval.
             let bounds = match entry.value.runs {
                 1 => found.next().map_or("".into(), |f| bounds(f, unit)),
@@ -66,6 +74,56 @@ fn bounds(finding: &Finding, unit: &str) -> String {
         (None, Some(high)) => format!("at most {}", end(high)),
         (Some(low), Some(high)) => format!("{} – {}", end(low), end(high)),
     }
+}
+
+/// Sums of a kind of fault over the trials of a test, and its first fault.
+struct FaultSum<'a> {
+    fault: &'a PacketFault,
+    packets: u64,
+    trials: usize,
+}
+
+/// Returns a table of the faults of packets, with a row for each test and kind.
+fn faults(data: &Data) -> Option<ReportTable> {
+    let mut table = table(data, "Incorrect packets");
+    table.note = "A packet with several faults is in several rows. The networks and the example are those of the first \
+                  trial with the fault; incorrect.pcapng has the frames."
+        .into();
+    table.columns.extend(["test", "fault"].map(TableColumn::left));
+    table.columns.extend(["packets", "trials", "networks"].map(TableColumn::right));
+    table.columns.extend(["most affected", "example"].map(TableColumn::left));
+    for cell in &data.cells {
+        let mut sums: Vec<(&str, FaultSum)> = Vec::new();
+        for trial in cell.tests.iter().flat_map(|test| &test.outcome.trials) {
+            for fault in &trial.faults {
+                let mut known = sums.iter_mut().map(|(subject, sum)| (*subject, sum));
+                let is_same = |fault: &PacketFault, other: &PacketFault| {
+                    (&fault.kind, fault.is_before) == (&other.kind, other.is_before)
+                };
+                match known.find(|(subject, sum)| *subject == trial.subject && is_same(sum.fault, fault)) {
+                    Some((_, sum)) => {
+                        (sum.packets, sum.trials) = (sum.packets + fault.packets, sum.trials + 1)
+                    }
+                    None => {
+                        sums.push((&trial.subject, FaultSum { fault, packets: fault.packets, trials: 1 }))
+                    }
+                }
+            }
+        }
+        for (subject, FaultSum { fault, packets, trials }) in sums {
+            let mut row = row(data, cell);
+            let when = if fault.is_before { " (before the trials)" } else { "" };
+            let most = fault.most.iter().map(|(network, packets)| format!("{network}: {packets}"));
+            let mut most = most.collect::<Vec<_>>().join(", ");
+            if fault.networks > fault.most.len() as u64 {
+                most.push_str(", …");
+            }
+            row.extend([subject.to_owned(), format!("{}{when}", fault.kind), packets.to_string()]);
+            row.extend([trials.to_string(), fault.networks.to_string(), most, fault.example.clone()]);
+            table.rows.push(row);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
 }
 
 /// Returns a table of verdicts, reasons for void tests, and deviations from the rules of a method.

@@ -3,12 +3,10 @@
 use super::setup::{self, Kind};
 use crate::cmd::run::to_record;
 use crate::exit::{Failure, OK, print};
+use netstage_scenario::record::ROUTER_STAGE;
 use netstage_study::{StudyOptions, TOOL, stage};
 use netstage_tester::bench::TestBench;
 use std::path::PathBuf;
-
-/// Name of the stage in records.
-const STAGE: &str = "router";
 
 const EXAMPLES: &str = "Examples:
   netstage test router router.toml --check
@@ -67,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
         // There is only one router to test.
         jobs: 1,
         retries: arguments.retries,
-        stage: STAGE.into(),
+        stage: ROUTER_STAGE.into(),
         tool: TOOL.into(),
     };
     let sentences = [Some(bench.calibration()), bench.background_summary()].into_iter().flatten();

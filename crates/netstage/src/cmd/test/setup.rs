@@ -3,7 +3,7 @@
 mod sessions;
 
 use crate::exit::Failure;
-use netstage_scenario::tester::{LabelConfig, Operation, RouteSource, Tester, TrafficDirection};
+use netstage_scenario::tester::{LabelConfig, LabelSource, Operation, RouteSource, Tester, TrafficDirection};
 use sessions::sessions;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub enum Kind {
     Ovs,
     /// BIRD 2 with BGP sessions to the tester and routes exported to the kernel
     Bird,
-    /// FRR bgpd with BGP sessions to the tester
+    /// FRR with BGP and LDP sessions to the tester, and routes to the ends of its paths
     Frr,
 }
 
@@ -39,10 +39,12 @@ enum Entry {
 /// static routes is an error.
 pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
     if matches!(kind, Kind::Bird | Kind::Frr) {
+        let has_labels =
+            kind == Kind::Frr && tester.labels.is_some_and(|labels| labels.source == LabelSource::Ldp);
         return match tester.route_source {
-            RouteSource::Bgp => Ok(sessions(kind, tester)),
-            RouteSource::User => Err(Failure::usage("this configuration has no BGP sessions")
+            RouteSource::User if !has_labels => Err(Failure::usage("this configuration has no BGP sessions")
                 .help("set by = \"bgp\" in [routes] and add a table [bgp]")),
+            _ => Ok(sessions(kind, tester)),
         };
     }
     let does = |operation| tester.operations.contains(&operation);

@@ -12,8 +12,8 @@ pub const FOLDER: &str = "/usr/lib/frr";
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Library that makes zebra keep labels on a kernel without MPLS.
 const LABELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../stage/src/topology/services/frr/labels.c");
-/// Ends of the tester's paths, with the next hop of each.
-const ENDS: [(&str, &str); 2] = [("198.51.100.1", "192.0.2.6"), ("198.51.100.2", "192.0.2.10")];
+/// Ends of the tester's paths.
+const ENDS: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
 
 /// Forwarding router and its routing daemons.
 struct Driven {
@@ -21,7 +21,8 @@ struct Driven {
     _daemons: TestProcess,
 }
 
-fn start(world: &TesterNetwork, sessions: &str) -> Driven {
+/// Starts router and daemons with the configuration that the tester prints.
+fn start(world: &TesterNetwork, setup: &str) -> Driven {
     ip(&world.router, "link set lo up\n");
     let here = world.folder.display();
     let write = |name: &str, text: &str| std::fs::write(world.folder.join(name), text).unwrap();
@@ -41,15 +42,14 @@ fn start(world: &TesterNetwork, sessions: &str) -> Driven {
         "zebra.conf",
         "no zebra nexthop kernel enable\nno fpm use-next-hop-groups\nfpm address 127.0.0.1 port 2620\n",
     );
-    let routes: String = ENDS.iter().map(|(end, via)| format!("ip route {end}/32 {via}\n")).collect();
-    write("staticd.conf", &routes);
+    let (routes, sessions) = setup.split_at(setup.find("mpls ldp").unwrap());
+    let (labels, sessions) = sessions.split_at(sessions.find("router bgp").unwrap());
+    write("staticd.conf", routes);
     // Interfaces are configured later, so that no session starts before all labels are bound.
-    write(
-        "ldpd.conf",
-        "mpls ldp\n router-id 192.0.2.1\n discovery hello interval 1\n discovery hello holdtime 3\n \
-         address-family ipv4\n  discovery transport-address 192.0.2.1\n  label local advertise explicit-null\n \
-         exit-address-family\nexit\n",
-    );
+    let (global, interfaces) = labels.split_at(labels.find("  interface").unwrap());
+    let hello = " discovery hello interval 1\n discovery hello holdtime 3\n address-family ipv4\n";
+    let global = global.replace(" address-family ipv4\n", hello);
+    write("ldpd.conf", &format!("{global} exit-address-family\nexit\n"));
     write("bgpd.conf", sessions);
     let shim = match Path::new("/proc/sys/net/mpls").exists() {
         true => String::new(),
@@ -68,12 +68,10 @@ fn start(world: &TesterNetwork, sessions: &str) -> Driven {
          exec sleep infinity"
     );
     let daemons = daemons(world, &script);
-    let is_bound = || ENDS.iter().all(|(end, _)| vtysh(world, &["show mpls ldp binding"]).contains(end));
+    let is_bound = || ENDS.iter().all(|end| vtysh(world, &["show mpls ldp binding"]).contains(end));
     assert!(within(TIMEOUT, is_bound), "no labels: {}", vtysh(world, &["show mpls ldp binding"]));
     let mut lines = vec!["configure terminal", "mpls ldp", "address-family ipv4"];
-    for interface in ["interface eth0", "interface eth1", "interface eth2"] {
-        lines.extend([interface, "exit"]);
-    }
+    lines.extend(interfaces.lines().filter(|line| line.starts_with("  ")));
     vtysh(world, &lines);
     Driven { _router: router, _daemons: daemons }
 }

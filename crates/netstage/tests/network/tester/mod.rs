@@ -4,6 +4,7 @@
 pub mod additional_routes;
 pub mod convergence;
 pub mod faults;
+mod forwarder;
 pub mod frr;
 pub mod gobgp;
 pub mod kernel;
@@ -11,6 +12,7 @@ pub mod labels;
 mod network;
 pub mod ovs;
 pub mod uml;
+pub mod verdicts;
 
 use self::network::{TesterNetwork, assert_all_received, ip, refusal, to_ipv6, trials};
 use crate::support::{TemporaryFolder, run_page};

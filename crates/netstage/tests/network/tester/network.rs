@@ -51,10 +51,14 @@ impl TesterNetwork {
 
     /// Writes the tester's configuration, with short trials unless set in `head`, which is added to the first table.
     pub fn configure(&self, head: &str, rest: &str) -> PathBuf {
-        let mut text = String::from("[tester]\nstep = \"1 Mbit/s\"\ndrain = \"200 ms\"\n");
-        for (name, value) in
-            [("trial", "200 ms"), ("search", "100 ms"), ("max_rate", "2 Mbit/s"), ("ready_within", "3 s")]
-        {
+        let mut text = String::from("[tester]\ndrain = \"200 ms\"\n");
+        for (name, value) in [
+            ("trial", "200 ms"),
+            ("search", "100 ms"),
+            ("step", "1 Mbit/s"),
+            ("max_rate", "2 Mbit/s"),
+            ("ready_within", "3 s"),
+        ] {
             if !head.contains(&format!("{name} =")) {
                 text += &format!("{name} = \"{value}\"\n");
             }
@@ -116,6 +120,11 @@ impl TesterNetwork {
     /// Removes the record, so that another test can run.
     pub fn remove_record(&self) {
         std::fs::remove_dir_all(self.folder.join("out")).unwrap();
+    }
+
+    /// Removes the record or its parts.
+    pub fn remove_record_if_any(&self) {
+        let _ = std::fs::remove_dir_all(self.folder.join("out"));
     }
 
     /// Starts a test.

@@ -50,14 +50,16 @@ pub fn mlrsearch(
                 return Err(void(session, subject, &found.faults));
             }
             match (found.tester_limit, goal.upper) {
-                (Some(limit), _) => add_tester_limit(session, probe, limit),
+                (Some(limit), _) => add_tester_limit(session, probe, limit, &found.faults),
                 (None, upper) => {
                     let open = upper.map_or("higher".into(), |load| {
                         format!("up to {}", megabits(bits(load, probe.frame)))
                     });
-                    session.add_verdict(format!(
+                    let verdict = format!(
                         "{subject}: the tester could not keep its schedule; the capacity may be {open}"
-                    ));
+                    );
+                    session.add_shortfall(format!("{verdict}: {}", session.last_reason(&found.faults)));
+                    session.add_verdict(verdict);
                 }
             }
         }

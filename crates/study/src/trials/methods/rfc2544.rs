@@ -6,8 +6,8 @@ use super::{
 };
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::rfc2544::{
-    BackToBack, BackToBackConfig, Deviation, FrameLoss, FrameLossConfig, Latency, LatencyConfig, Throughput,
-    ThroughputConfig,
+    BackToBack, BackToBackConfig, Deviation, FrameLoss, FrameLossConfig, FrameLossResult, Latency,
+    LatencyConfig, Throughput, ThroughputConfig,
 };
 use netstage_core::measure::trial::{CountedLayer, DelayStatistics, FaultTolerance, OfferedLoad};
 use netstage_core::quantity::BitRate;
@@ -40,12 +40,19 @@ pub fn throughput(
         && high.0 - low.0 > 2.0 * search.resolution * maximum(session, probe, search.max_rate).0
     {
         let [low, high] = [low, high].map(|load| megabits(bits(load, probe.frame)));
-        session.add_verdict(format!(
+        let verdict = format!(
             "{subject}: the tester could not keep its schedule; the throughput is between {low} and {high}"
-        ));
+        );
+        session.add_shortfall(format!("{verdict}: {}", session.last_reason(&found.faults)));
+        session.add_verdict(verdict);
     }
     if let Some(limit) = found.tester_limit {
-        add_tester_limit(session, probe, limit);
+        add_tester_limit(session, probe, limit, &found.faults);
+    }
+    let resolution = search.resolution * maximum(session, probe, search.max_rate).0;
+    if found.throughput.is_none() && found.lossy.is_none_or(|lossy| lossy.0 > 2.0 * resolution) {
+        // The tester could not perform the trials at lower loads.
+        return Err(void(session, subject, &found.faults));
     }
     if found.throughput.is_none() {
         session.add_verdict(format!("{subject}: every trial had loss, down to the resolution of the search"));
@@ -100,14 +107,14 @@ pub fn latency(
     Ok(())
 }
 
-pub fn frame_loss(
+/// Measures the loss from `maximum` down in steps, which are shares of it.
+pub fn loss_at_rates(
     session: &mut TestSession,
     probe: &FrameProbe,
-    max_rate: Option<BitRate>,
+    maximum: OfferedLoad,
     trial: Duration,
     step: f64,
-) -> Result<(), TestAbort> {
-    let maximum = maximum(session, probe, max_rate);
+) -> Result<FrameLossResult, TestAbort> {
     let mut machine = FrameLoss::new(FrameLossConfig {
         frame: probe.frame,
         maximum,
@@ -116,7 +123,18 @@ pub fn frame_loss(
         pauses: pauses(session),
         patience: FaultTolerance::default(),
     });
-    let found = session.search(&probe.subject, &mut machine)?;
+    session.search(&probe.subject, &mut machine)
+}
+
+pub fn frame_loss(
+    session: &mut TestSession,
+    probe: &FrameProbe,
+    max_rate: Option<BitRate>,
+    trial: Duration,
+    step: f64,
+) -> Result<(), TestAbort> {
+    let maximum = maximum(session, probe, max_rate);
+    let found = loss_at_rates(session, probe, maximum, trial, step)?;
     add_deviations(session, &found.deviations);
     // The result is the loss at the maximum rate. Lower rates only show where it ends.
     let Some(first) = found.points.first().filter(|point| point.load == maximum) else {

@@ -1,11 +1,12 @@
-//! BGP sessions to the tester, in the syntax of routing daemons.
+//! BGP and LDP sessions with the tester, in the syntax of routing daemons.
 
 use super::Kind;
-use netstage_scenario::tester::{Bgp, Operation, Tester, TesterPort};
+use netstage_scenario::tester::{Bgp, LabelSource, Operation, RouteSource, Tester, TesterPort};
+use netstage_tester::lsps::penultimate;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Returns the router's configuration of the BGP sessions to the tester.
+/// Returns the router's configuration of the sessions with the tester.
 pub fn sessions(kind: Kind, tester: &Tester) -> String {
     let receiving: BTreeSet<usize> =
         tester.directions.iter().flat_map(|way| way.to.iter().copied()).collect();
@@ -18,7 +19,17 @@ pub fn sessions(kind: Kind, tester: &Tester) -> String {
     let family = if tester.directions[0].first_network.is_ipv4() { "ipv4" } else { "ipv6" };
     match kind {
         Kind::Bird => bird(&ports, identifier, family, &tester.bgp),
-        _ => frr(&ports, identifier, family, tester),
+        _ => {
+            let ldp = match tester.labels {
+                Some(labels) if labels.source == LabelSource::Ldp => frr_ldp(identifier, tester),
+                _ => String::new(),
+            };
+            let bgp = match tester.route_source {
+                RouteSource::Bgp => frr(&ports, identifier, family, tester),
+                RouteSource::User => String::new(),
+            };
+            ldp + &bgp
+        }
     }
 }
 
@@ -64,4 +75,32 @@ fn frr(ports: &[&TesterPort], identifier: Ipv4Addr, family: &str, tester: &Teste
     format!(
         "router bgp {router_as}\n bgp router-id {identifier}\n no bgp ebgp-requires-policy\n{sessions}{families}"
     )
+}
+
+/// Returns FRR's LDP sessions, and its routes to the ends of the tester's paths.
+fn frr_ldp(identifier: Ipv4Addr, tester: &Tester) -> String {
+    let does = |operation| tester.operations.contains(&operation);
+    let pops_for_next = does(Operation::Php) || does(Operation::Unlabeled);
+    let mut text = String::new();
+    for direction in &tester.directions {
+        for peer in 0..tester.peer_count(direction) {
+            let next_hop = tester.ports[direction.to[peer as usize % direction.to.len()]].address.0;
+            let penultimate = pops_for_next.then(|| penultimate(tester, direction, peer));
+            for end in std::iter::once(tester.loopback(direction, peer)).chain(penultimate) {
+                text.push_str(&format!("ip route {end}/32 {next_hop}\n"));
+            }
+        }
+    }
+    // The tester reaches the addresses of its links only.
+    text.push_str(&format!(
+        "mpls ldp\n router-id {identifier}\n address-family ipv4\n  discovery transport-address {identifier}\n"
+    ));
+    // For POP, packets need a label.
+    text.push_str("  label local advertise explicit-null\n");
+    for port in &tester.ports {
+        let interface = port.router_interface.clone().unwrap_or_else(|| format!("PORT-{}", port.name));
+        text.push_str(&format!("  interface {interface}\n  exit\n"));
+    }
+    text.push_str(" exit-address-family\nexit\n");
+    text
 }
