@@ -7,9 +7,11 @@
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 
-/// Interval of probes that confirm the size in use (CONFIRMATION_TIMER of RFC 8899 section 5.1.1, which allows a longer
-/// one). It bounds how long a path that has become smaller drops large packets.
-const CONFIRMATION: Duration = Duration::from_secs(2);
+/// Interval of probes that confirm the size in use (CONFIRMATION_TIMER of RFC 8899 section 5.1.1). It bounds how long a
+/// path that has become smaller is unnoticed without traffic.
+const CONFIRMATION: Duration = Duration::from_secs(10);
+/// Minimum interval of confirmations while losses suggest that the path has become smaller.
+const SUSPICION: Duration = Duration::from_secs(1);
 /// Interval of searches for a larger size (PMTU_RAISE_TIMER).
 const RAISE: Duration = Duration::from_secs(600);
 /// Time to wait for answers (PROBE_TIMER).
@@ -129,6 +131,13 @@ impl PathMtu {
         }
     }
 
+    /// Confirms the size soon, because many packets are lost.
+    pub fn suspect(&mut self, now: Instant) {
+        if self.probes.is_empty() {
+            self.due = self.due.min(now.max(self.began + SUSPICION));
+        }
+    }
+
     /// Ends the present round, if there is one, and begins the next one if it is due.
     fn end_round(&mut self, now: Instant) {
         if self.probes.is_empty() {
@@ -228,6 +237,7 @@ mod tests {
             &mut self,
             mtu: &mut PathMtu,
             end: Instant,
+            has_traffic: bool,
             mut check: impl FnMut(Instant, u16, u16),
         ) -> usize {
             let mut answers: BTreeMap<(Instant, usize), u16> = BTreeMap::new();
@@ -244,6 +254,9 @@ mod tests {
                     if size <= self.limit(now) && self.random.uniform() >= self.loss {
                         answers.insert((now + self.round_trip, probes), size);
                     }
+                }
+                if has_traffic && mtu.mtu() > self.limit(now) {
+                    mtu.suspect(now);
                 }
                 check(now, mtu.mtu(), self.limit(now));
                 now += Duration(MILLISECOND);
@@ -268,10 +281,15 @@ mod tests {
             let loss = random.uniform() * 0.05;
             let mut path = Path { random, loss, round_trip, limits: alloc::vec![(change, limit)] };
             let mut mtu = PathMtu::new(SMALLEST, largest);
-            // A confirmation after at most two seconds, two times three rounds of two round trips each, and up to four rounds
-            // whose empty probe is lost.
-            let found = change + Duration::from_secs(7) + Duration(16 * round_trip.0.max(REORDERING.0));
-            path.run(&mut mtu, change + Duration::from_secs(90), |now, used, limit| {
+            // A confirmation, two times three rounds of two round trips each, and up to four rounds whose empty probe is
+            // lost.
+            let has_traffic = case % 2 == 0;
+            let confirmation = if has_traffic { SUSPICION } else { CONFIRMATION };
+            let found = change
+                + confirmation
+                + Duration::from_secs(5)
+                + Duration(16 * round_trip.0.max(REORDERING.0));
+            path.run(&mut mtu, change + Duration::from_secs(90), has_traffic, |now, used, limit| {
                 let is_found = now < found || used <= limit;
                 assert!(is_found, "case {case}: {used} of {limit} B at {now:?}, {round_trip:?}");
                 assert!((SMALLEST..=largest).contains(&used), "case {case}: {used}");
@@ -293,13 +311,13 @@ mod tests {
             let limits = alloc::vec![(seconds(0.0), 1_371), (seconds(100.0), 1_472)];
             let mut path = Path { random, loss: 0.05, round_trip, limits };
             let mut mtu = PathMtu::new(SMALLEST, 1_472);
-            let probes = path.run(&mut mtu, seconds(900.0), |now, used, limit| {
+            let probes = path.run(&mut mtu, seconds(900.0), true, |now, used, limit| {
                 let is_known = now < seconds(7.0) || limit != 1_371 || limit - used < RESOLUTION;
                 assert!(is_known, "case {case}: {used} at {now:?}");
             });
             assert_eq!(mtu.mtu(), 1_472, "case {case}");
-            // Two probes every two seconds.
-            assert!(probes < 1_200, "case {case}: {probes} probes");
+            // Two probes every ten seconds, and the searches.
+            assert!(probes < 400, "case {case}: {probes} probes");
         }
     }
 
@@ -309,12 +327,12 @@ mod tests {
         let round_trip = Duration::from_millis(10);
         let mut path =
             Path { random: RandomStream::new(1, "path"), loss: 1.0, round_trip, limits: Vec::new() };
-        let probes = path.run(&mut mtu, seconds(60.0), |_, used, _| assert_eq!(used, 1_472));
+        let probes = path.run(&mut mtu, seconds(60.0), true, |_, used, _| assert_eq!(used, 1_472));
         assert!(probes <= 122, "{probes}");
         path.loss = 0.0;
         path.limits = alloc::vec![(seconds(0.0), 576)];
         let mut mtu = PathMtu::new(SMALLEST, 1_472);
-        path.run(&mut mtu, seconds(5.0), |_, _, _| {});
+        path.run(&mut mtu, seconds(5.0), true, |_, _, _| {});
         assert_eq!((mtu.mtu(), mtu.is_too_small()), (SMALLEST, true));
     }
 }

@@ -57,6 +57,14 @@ pub struct PacketBalance {
 }
 
 impl PacketBalance {
+    /// Returns whether at least half of the packets between the last management packet and this one are missing.
+    pub fn loses_most(&self, counts: PacketCounts) -> bool {
+        self.last.is_some_and(|last| {
+            let sent = counts.sent.saturating_sub(last.sent);
+            sent > 0 && 2 * counts.received.saturating_sub(last.received) <= sent
+        })
+    }
+
     /// Compares the counts of a management packet with those of the one before. `now` must not decrease.
     pub fn observe(&mut self, now: Instant, counts: PacketCounts) -> BalanceResult {
         let Some(last) = self.last.filter(|last| last.session == counts.session) else {

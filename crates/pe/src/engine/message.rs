@@ -59,6 +59,9 @@ impl EngineState {
             sent: reply.query.packets_sent,
             received: reply.packets_received,
         };
+        if self.flows[flow].balance.as_ref().is_some_and(|balance| balance.sent.loses_most(counts)) {
+            self.suspect_path(now, flow);
+        }
         self.observe(at, flow, counts, |balance| &mut balance.sent);
         self.edge.handle_reply(at, flow, &reply);
         self.pool.release(payload.buffer);

@@ -94,6 +94,13 @@ impl EngineState {
         }
     }
 
+    /// Confirms the path of a flow soon, because it loses most packets.
+    pub(super) fn suspect_path(&mut self, now: Instant, flow: usize) {
+        let peer = self.flows[flow].peer as usize;
+        self.peers[peer].path.discovery.suspect(now);
+        self.paths_due = self.paths_due.min(self.peers[peer].path.discovery.poll_timeout());
+    }
+
     /// Uses the size that the discovery has found.
     fn apply_path_mtu(&mut self, peer: usize) {
         let known = &mut self.peers[peer];

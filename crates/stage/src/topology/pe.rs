@@ -42,6 +42,12 @@ pub fn routes_hop(plan: &Plan, vpn: Option<usize>, node: usize, hop: Hop) -> boo
     are_needed(plan) && vpn.is_some_and(is_pe_hop)
 }
 
+/// Returns whether packets of a VPN pass a node on their way between its PEs. There the kernel forwards them.
+pub fn is_transit(plan: &Plan, node: usize) -> bool {
+    let passes = |path: &[Hop]| path.iter().skip(1).any(|hop| plan.ends(*hop)[0] == node);
+    plan.vpns.iter().any(|vpn| passes(&vpn.path) || passes(&vpn.reverse))
+}
+
 /// Returns the index of the VPN that is the reference of a VPN, if any.
 fn reference(vpn: &VpnPlan) -> Option<usize> {
     match &vpn.settings.control {

@@ -346,7 +346,8 @@ fn settings(plan: &Plan, node: usize, router: Option<&PeRouter>) -> Vec<(String,
         // A kernel with MPLS has room for the labels that the daemons bind.
         settings.push(("net.mpls.platform_labels", "1048575"));
     }
-    if plan.nodes[node].kind != NodeKind::Host && !plan.is_lan(node) && router.is_none() {
+    let is_forwarding = router.is_none() || super::pe::is_transit(plan, node);
+    if plan.nodes[node].kind != NodeKind::Host && !plan.is_lan(node) && is_forwarding {
         settings.push(("net.ipv4.ip_forward", "1"));
         settings.push(("net.ipv6.conf.all.forwarding", "1"));
     }

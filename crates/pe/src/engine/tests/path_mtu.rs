@@ -35,7 +35,7 @@ fn the_path_mtu_is_found_for_each_encapsulation() {
         let configs = || [0, 1].map(|side| config(side, way, 2));
         let full = run(configs(), &[], 4);
         assert_eq!(mtus(&full), [1_500 - headers; 2], "{way:?}");
-        let smaller = run(configs(), &[(0, 1_500), (3, 1_400)], 8);
+        let smaller = run(configs(), &[(0, 1_500), (3, 1_400)], 15);
         assert!(
             mtus(&smaller).iter().all(|mtu| (1_397 - headers..=1_400 - headers).contains(mtu)),
             "{way:?}: {:?}",
@@ -47,7 +47,7 @@ fn the_path_mtu_is_found_for_each_encapsulation() {
         }
     }
     let configs = [0, 1].map(|side| encrypted(side, CoreEncapsulation::Udp4, 1));
-    let world = run(configs, &[(3, 1_400)], 8);
+    let world = run(configs, &[(3, 1_400)], 15);
     let mtu = 1_400 - 2 * 28 - 32 - 4;
     assert!(mtus(&world).iter().all(|found| (mtu - 3..=mtu).contains(found)), "{:?}", mtus(&world));
 }
@@ -70,6 +70,24 @@ fn customers_are_told_of_the_path_mtu() {
     assert!(core.is_empty());
     let [_, core] = world.routers[0].pass(CUSTOMERS, now, &frame(100, &packet(false, 0, 0, 2, mtu.into())));
     assert_eq!(core.iter().filter(|frame| !is_management(frame)).count(), 1);
+}
+
+#[test]
+fn losses_of_large_packets_hasten_the_measurement() {
+    let configs = [0, 1].map(|side| config(side, CoreEncapsulation::Udp4, 1));
+    let mut world = TwoRouters::new(configs);
+    let mut core = |now: Instant, _: usize, frame: &mut Vec<u8>| {
+        (now.0 < 3 * SECOND || frame.len() - 14 <= 1_400).then_some(now + DELAY)
+    };
+    let mut number = 0;
+    while world.now.0 < 6 * SECOND {
+        let now = world.now;
+        world.routers[0].give(CUSTOMERS, now, &frame(100, &packet(false, 0, 0, number, 1_468)));
+        world.run(now + Duration::from_millis(10), &mut core);
+        number += 1;
+    }
+    let [mtu, _] = mtus(&world);
+    assert!((1_365..=1_368).contains(&mtu), "{mtu}");
 }
 
 #[test]
