@@ -179,8 +179,8 @@ mod tests {
         let full =
             CompletedBin { flow: 1, sends: true, bin: 2, counts, tcp: Some(tcp), travel: Some(travel) };
         let bare = CompletedBin { sends: false, tcp: None, travel: None, ..full };
-        let causes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
-        let limited = [1, 2, 3, 4].map(Duration);
+        let causes = std::array::from_fn(|cause| cause as u32 + 1);
+        let limited = std::array::from_fn(|limit| Duration(limit as u64 + 1));
         let window = history::Bin { peak: Some(1.5), usable: None, causes, limited };
         let sample =
             WindowSample { window: 1.0, increase: 2.0, decrease: 3.0, loss: 4.0, round_trip_ns: 5, lost: 6 };
