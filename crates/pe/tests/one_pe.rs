@@ -21,7 +21,9 @@ use netstage_scenario::{LoadOptions, parse, pe};
 use netstage_sim::Decisions;
 use netstage_wire::Encapsulation;
 use netstage_wire::ethernet::{self, Tag, ethertype};
+use netstage_wire::gach;
 use netstage_wire::ip::v4;
+use netstage_wire::loss_delay::{LossDelayMessage, LossDelaySession};
 use netstage_wire::udp;
 use std::net::Ipv4Addr;
 
@@ -350,6 +352,14 @@ fn taken(end: &mut RingPort) -> Vec<Vec<u8>> {
     frames
 }
 
+/// Returns whether a frame is a probe of the path MTU, a query of its session. The simulator has none.
+fn is_probe(frame: &[u8]) -> bool {
+    let header = gach::header(gach::channel::DIRECT_LOSS_DELAY);
+    let channel = frame.windows(gach::HEADER).position(|bytes| bytes == header);
+    let message = channel.and_then(|at| LossDelayMessage::read(&frame[at + gach::HEADER..]).ok());
+    message.is_some_and(|(message, _)| message.session == LossDelaySession::from_bits(0))
+}
+
 /// Returns inputs and decisions of two engines.
 fn by_engines(plan: &Plan) -> Vec<Decisions> {
     let mut routers = [router(plan, 0), router(plan, 1)];
@@ -376,7 +386,7 @@ fn by_engines(plan: &Plan) -> Vec<Decisions> {
             while router.engine.turn(now).more {}
             events.extend(router.engine.take_trace());
             taken(&mut router.customers);
-            for bytes in taken(&mut router.core) {
+            for bytes in taken(&mut router.core).into_iter().filter(|frame| !is_probe(frame)) {
                 let size = bytes.len() - ethernet::HEADER;
                 router.links[1].handle_packet(now, LinkFrame { bytes, size });
             }
