@@ -18,6 +18,8 @@ pub const MAX_DELAY_FACTOR: f64 = 10.0;
 pub const MAX_BURST_TIME: Duration = Duration(20_000);
 /// Rise of the delay over a trial, as a share of the mean, up to which the delay counts as constant.
 const MIN_RISE: f64 = 0.1;
+/// Relative rounding error of the quotient of two rates.
+const ROUNDING: f64 = 1e-9;
 /// Minimum number of seconds needed to detect a trend.
 const MIN_SECONDS: usize = 5;
 
@@ -68,6 +70,9 @@ pub enum SteadyVerdict {
 pub struct SteadyResult {
     /// Highest rate carried steadily in a confirming trial; `None` if there was none.
     pub rate: Option<OfferedLoad>,
+    /// Highest mean rate of any confirming trial without loss and with a steady delay, also of those in which the tester
+    /// offered less than requested; `None` if there was none. A lower bound of the result.
+    pub bound: Option<OfferedLoad>,
     /// Result of that trial.
     pub trial: Option<TrialResult>,
     /// Lowest rate that failed, and the classification of its trial.
@@ -107,6 +112,8 @@ pub struct Steady {
     found: Option<(u64, TrialResult)>,
     beyond: Option<(OfferedLoad, SteadyVerdict)>,
     tester_limit: Option<OfferedLoad>,
+    /// Highest mean rate of a steady trial, packets per second; zero if there was none.
+    bound: f64,
     trials: u32,
     validator: Referee,
 }
@@ -118,11 +125,13 @@ impl Steady {
         Steady {
             phase: SteadyPhase::Low,
             good: 0,
-            bad: libm::floor(config.maximum.0 / config.step.0) as u64 + 1,
+            // The maximum may be a multiple of the step that rounding has made smaller.
+            bad: libm::floor(config.maximum.0 / config.step.0 * (1.0 + ROUNDING)) as u64 + 1,
             low_delay: None,
             found: None,
             beyond: None,
             tester_limit: None,
+            bound: 0.0,
             trials: 0,
             validator: Referee::new(config.patience),
             config,
@@ -145,6 +154,22 @@ impl Steady {
     pub fn record(&mut self, result: &TrialResult, seconds: &[f64]) {
         let trial = self.next().expect("a result is recorded after a proposal");
         let fault = result.fault_of_delays(&trial, self.config.patience.tolerance);
+        let is_short =
+            matches!(fault, Some(TesterFault::GeneratorShort { .. } | TesterFault::GeneratorStopped { .. }));
+        if is_short && result.lost() > result.late {
+            // The packets that left kept their spacing: the router loses packets at the requested load, too.
+            self.count_trial(&trial, result, seconds);
+            return;
+        }
+        // A short trial above the rate of the path may end before a queue overflows.
+        let is_long = matches!(self.phase, SteadyPhase::Confirm(_));
+        if is_long
+            && (fault.is_none() || is_short)
+            && judge(result, seconds, self.low_delay) == SteadyVerdict::Steady
+        {
+            let mean = result.sent as f64 / trial.duration().as_secs_f64();
+            self.bound = self.bound.max(mean.min(trial.load.0));
+        }
         match self.validator.decide(result, fault) {
             Admission::Counted => self.count_trial(&trial, result, seconds),
             Admission::Repeat => {}
@@ -169,6 +194,7 @@ impl Steady {
     pub fn result(&self) -> SteadyResult {
         SteadyResult {
             rate: self.found.map(|(steps, _)| self.steps(steps)),
+            bound: (self.bound > 0.0).then_some(OfferedLoad(self.bound)),
             trial: self.found.map(|(_, result)| result),
             beyond: self.beyond,
             low_delay: self.low_delay,
@@ -287,6 +313,8 @@ fn growth(values: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::trial::CountedLayer;
+    use crate::quantity::BitRate;
 
     fn config(maximum: f64) -> SteadyConfig {
         SteadyConfig {
@@ -357,6 +385,62 @@ mod tests {
         let (found, _) = run(Steady::new(config(1e6)), f64::INFINITY, f64::INFINITY, 500_100.0);
         assert_eq!(found.rate, Some(OfferedLoad(500_000.0)));
         assert_eq!((found.beyond, found.tester_limit), (None, Some(OfferedLoad(500_100.0))));
+    }
+
+    /// Draws routers, and testers that offer less than requested at random, stop early, or hold packets. The result is never
+    /// above the capacity of the router, and never unknown if packets were sent without loss.
+    #[test]
+    fn results_of_a_tester_that_falls_short_are_lower_bounds() {
+        let seed = netstage_harness::seed("short testers");
+        let mut random = crate::rng::RandomStream::new(seed, "testers");
+        let mut bounded = 0;
+        for case in 0..500 {
+            let mut search = Steady::new(config(1e6));
+            let (capacity, tester) = (1e3 + random.uniform() * 2e6, 1e4 + random.uniform() * 1.5e6);
+            let (is_busy, is_stopped) = (random.chance(0.5), random.chance(0.3));
+            let (mut count, mut best) = (0, 0.0_f64);
+            while let Some(trial) = search.next() {
+                let busy = if is_busy { 0.2 + 0.8 * random.uniform() } else { 1.0 };
+                let offered = trial.load.0.min(tester * busy);
+                let sent = libm::floor(offered * trial.duration().as_secs_f64()) as u64;
+                let lost = if offered > capacity { 1 + sent / 50 } else { 0 };
+                let received = sent - lost;
+                let sending = trial.duration();
+                let is_held = is_stopped && random.chance(0.8);
+                let held = Duration::from_millis(if is_held { 20 } else { 0 });
+                let result = TrialResult { sent, received, sending, held, ..TrialResult::default() };
+                if lost == 0 && !is_held {
+                    best = best.max(offered);
+                }
+                search.record(&result, &[10e-6; 10]);
+                count += 1;
+                assert!(count < 500, "case {case}");
+            }
+            let found = search.result();
+            let about = alloc::format!("case {case}: capacity {capacity}, tester {tester}, {found:?}");
+            assert!(found.rate.is_none_or(|rate| rate.0 <= capacity), "{about}");
+            assert!(found.bound.is_none_or(|bound| bound.0 <= capacity && bound.0 > best * 0.98), "{about}");
+            assert!(found.bound.is_some() || best == 0.0, "{about}");
+            assert!(found.beyond.is_none_or(|(load, _)| load.0 >= capacity), "{about}");
+            bounded += usize::from(found.rate.is_none() && found.bound.is_some());
+        }
+        assert!(bounded > 5, "{bounded} results are only bounded");
+    }
+
+    #[test]
+    fn maximum_that_is_a_multiple_of_the_step_is_tried() {
+        for (size, steps) in
+            [46, 66, 130, 258, 514, 1026, 1498].into_iter().zip(1..200).chain((1..300).map(|n| (46, n)))
+        {
+            let frame = FrameSize::ethernet_udp(size + 18);
+            let rate = |megabits: u64| {
+                OfferedLoad::from_bit_rate(BitRate(megabits * 1_000_000), CountedLayer::Ip, frame)
+            };
+            let config = SteadyConfig { frame, maximum: rate(steps), step: rate(1), ..config(1e6) };
+            let (found, _) = run(Steady::new(config), f64::INFINITY, f64::INFINITY, f64::INFINITY);
+            let found = found.rate.unwrap().0 / rate(1).0;
+            assert!((found - steps as f64).abs() < 1e-6, "{size} B, {steps} steps: {found}");
+        }
     }
 
     #[test]
