@@ -12,7 +12,7 @@ use crate::time::{Duration, Instant};
 const LATE: Duration = Duration::from_millis(50);
 /// Packets that overtook a query are missing within one to two of these periods. A query takes the path of the data, so the
 /// time is shorter.
-const EARLY: Duration = Duration::from_millis(10);
+const EARLY: Duration = Duration::from_millis(5);
 /// Interval over which excess is summed.
 const INTERVAL: Duration = Duration::from_millis(1_000);
 /// Minimum excess of one interval that is reported, packets. The core may duplicate a single packet.

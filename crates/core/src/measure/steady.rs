@@ -70,8 +70,8 @@ pub enum SteadyVerdict {
 pub struct SteadyResult {
     /// Highest rate carried steadily in a confirming trial; `None` if there was none.
     pub rate: Option<OfferedLoad>,
-    /// Highest mean rate of any confirming trial without loss and with a steady delay, also of those in which the tester
-    /// offered less than requested; `None` if there was none. A lower bound of the result.
+    /// Highest mean rate of any trial without loss and with a steady delay, also of those in which the tester offered less
+    /// than requested; `None` if there was none. A lower bound of the result.
     pub bound: Option<OfferedLoad>,
     /// Result of that trial.
     pub trial: Option<TrialResult>,
@@ -161,8 +161,9 @@ impl Steady {
             self.count_trial(&trial, result, seconds);
             return;
         }
-        // A short trial above the rate of the path may end before a queue overflows.
-        let is_long = matches!(self.phase, SteadyPhase::Confirm(_));
+        // A trial above the rate of the path may end before a queue overflows, unless it is long enough to show that the
+        // delay grows.
+        let is_long = seconds.len() >= MIN_SECONDS || matches!(self.phase, SteadyPhase::Confirm(_));
         if is_long
             && (fault.is_none() || is_short)
             && judge(result, seconds, self.low_delay) == SteadyVerdict::Steady
