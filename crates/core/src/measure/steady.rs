@@ -71,7 +71,8 @@ pub struct SteadyResult {
     /// Highest rate carried steadily in a confirming trial; `None` if there was none.
     pub rate: Option<OfferedLoad>,
     /// Highest mean rate of any trial without loss and with a steady delay, also of those in which the tester offered less
-    /// than requested; `None` if there was none. A lower bound of the result.
+    /// than requested, but at most the rate at which the packets arrived; `None` if there was none. A lower bound of the
+    /// result.
     pub bound: Option<OfferedLoad>,
     /// Result of that trial.
     pub trial: Option<TrialResult>,
@@ -169,7 +170,8 @@ impl Steady {
             && judge(result, seconds, self.low_delay) == SteadyVerdict::Steady
         {
             let mean = result.sent as f64 / trial.duration().as_secs_f64();
-            self.bound = self.bound.max(mean.min(trial.load.0));
+            // A queue of the path may absorb a part of the load.
+            self.bound = self.bound.max(mean.min(trial.load.0).min(result.delivered().0));
         }
         match self.validator.decide(result, fault) {
             Admission::Counted => self.count_trial(&trial, result, seconds),
@@ -314,6 +316,7 @@ fn growth(values: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Arrivals;
     use crate::measure::trial::CountedLayer;
     use crate::quantity::BitRate;
 
@@ -442,6 +445,26 @@ mod tests {
             let found = found.rate.unwrap().0 / rate(1).0;
             assert!((found - steps as f64).abs() < 1e-6, "{size} B, {steps} steps: {found}");
         }
+    }
+
+    #[test]
+    fn load_that_a_queue_absorbs_is_no_lower_bound() {
+        let mut search = Steady::new(config(1e6));
+        let mut count = 0;
+        // The tester offers at most 500,000 packets/s, and the path carries half of them and stores the rest.
+        while let Some(trial) = search.next() {
+            let sending = trial.duration();
+            let sent = trial.packets().min((5e5 * sending.as_secs_f64()) as u64);
+            let carried = sent.min((2.5e5 * sending.as_secs_f64()) as u64);
+            let arrivals = Some(Arrivals { packets: carried, span: sending });
+            let result = TrialResult { sent, received: sent, sending, arrivals, ..TrialResult::default() };
+            search.record(&result, &[10e-6; 10]);
+            count += 1;
+            assert!(count < 100);
+        }
+        let found = search.result();
+        let bound = found.bound.unwrap().0;
+        assert!((249_000.0..=250_000.0).contains(&bound), "{found:?}");
     }
 
     #[test]
