@@ -32,6 +32,7 @@ pub mod path_mtu;
 pub mod quantity;
 pub mod queue;
 pub mod rng;
+pub mod rsvp;
 pub mod tcp;
 pub mod time;
 pub mod tournament;

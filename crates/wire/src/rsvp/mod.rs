@@ -62,6 +62,7 @@ pub mod error_code {
     pub const NO_SENDER: u8 = 4;
     pub const UNKNOWN_CLASS: u8 = 13;
     pub const UNKNOWN_TYPE: u8 = 14;
+    pub const SYSTEM: u8 = 23;
     pub const ROUTING: u8 = 24;
     pub const NOTIFY: u8 = 25;
 }

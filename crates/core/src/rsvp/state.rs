@@ -1,0 +1,195 @@
+//! The state of an LSP at a router: path state and reservation state (RFC 2205 section 2).
+
+use super::{Lsp, LspStatus, RsvpNeighbor};
+use crate::quantity::BitRate;
+use crate::time::Duration;
+use alloc::vec::Vec;
+use netstage_wire::mpls::LabelValue;
+use netstage_wire::rsvp::message::RsvpMessage;
+use netstage_wire::rsvp::object::{
+    FastReroute, MessageId, Object, RawObject, SessionAttribute, Style, TokenBucket, attribute_flag,
+};
+use netstage_wire::rsvp::route::{Route, RouteHop};
+
+/// State of an LSP.
+#[derive(Clone, Debug)]
+pub(super) struct LspState {
+    pub path: PathContents,
+    /// `None` at the ingress.
+    pub upstream: Option<Upstream>,
+    /// `None` at the egress.
+    pub downstream: Option<Downstream>,
+    /// Reservation of the next hop; at the egress, of this router.
+    pub reservation: Option<Reservation>,
+    /// Label advertised to the previous hop.
+    pub label: Option<LabelValue>,
+}
+
+/// Previous hop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Upstream {
+    pub neighbor: RsvpNeighbor,
+    /// Logical interface handle of the previous hop.
+    pub handle: u32,
+    /// Cleanup timeout.
+    pub lifetime: Duration,
+    /// ID of the last Path message.
+    pub message_id: Option<MessageId>,
+}
+
+/// Next hop.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Downstream {
+    pub neighbor: RsvpNeighbor,
+    /// Explicit route from the next hop.
+    pub route: Vec<RouteHop>,
+    /// ID of the last Resv or ResvTear message.
+    pub message_id: Option<MessageId>,
+}
+
+/// Contents of a Path message that are forwarded.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PathContents {
+    /// EtherType of the packets in the LSP.
+    pub protocol: u16,
+    pub tspec: TokenBucket,
+    pub adspec: Option<Vec<u8>>,
+    pub attribute: Option<Attribute>,
+    /// Hops recorded up to the previous router; `None` if the route is not recorded.
+    pub record_route: Option<Vec<u8>>,
+    pub fast_reroute: Option<FastReroute>,
+    /// Objects of unknown classes.
+    pub foreign: Vec<Foreign>,
+    /// Time to live of the Path message to be sent.
+    pub ttl: u8,
+}
+
+/// Attributes of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Attribute {
+    pub affinities: Option<[u32; 3]>,
+    pub setup: u8,
+    pub holding: u8,
+    pub flags: u8,
+    pub name: Vec<u8>,
+}
+
+/// Object of an unknown class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Foreign {
+    class: u8,
+    c_type: u8,
+    value: Vec<u8>,
+}
+
+/// Reservation state.
+#[derive(Clone, Debug)]
+pub(super) struct Reservation {
+    pub contents: ReservationContents,
+    /// Cleanup timeout.
+    pub lifetime: Duration,
+}
+
+/// Contents of a Resv message.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ReservationContents {
+    pub flowspec: TokenBucket,
+    pub style: Style,
+    /// Label of the next hop.
+    pub label: LabelValue,
+    /// Hops recorded from the next router to the egress.
+    pub record_route: Option<Vec<u8>>,
+}
+
+impl Attribute {
+    fn new(attribute: &SessionAttribute<'_>) -> Attribute {
+        let SessionAttribute { affinities, setup, holding, flags, name } = *attribute;
+        Attribute { affinities, setup, holding, flags, name: name.to_vec() }
+    }
+
+    fn object(&self) -> Object<'_> {
+        let Attribute { affinities, setup, holding, flags, ref name } = *self;
+        Object::SessionAttribute(SessionAttribute { affinities, setup, holding, flags, name })
+    }
+}
+
+impl Foreign {
+    pub fn raw(&self) -> RawObject<'_> {
+        RawObject { class: self.class, c_type: self.c_type, value: &self.value }
+    }
+}
+
+impl PathContents {
+    /// Returns the contents of a Path message, which has a label request and a traffic specification.
+    pub fn new(message: &RsvpMessage<'_>) -> Option<PathContents> {
+        let foreign =
+            |raw: RawObject<'_>| Foreign { class: raw.class, c_type: raw.c_type, value: raw.value.to_vec() };
+        Some(PathContents {
+            protocol: message.label_request?,
+            tspec: message.tspec?,
+            adspec: message.adspec.map(<[u8]>::to_vec),
+            attribute: message.attribute.as_ref().map(Attribute::new),
+            record_route: message.record_route.map(|route| route.bytes().to_vec()),
+            fast_reroute: message.fast_reroute,
+            foreign: message.forwarded().map(foreign).collect(),
+            ttl: message.ttl.saturating_sub(1),
+        })
+    }
+
+    /// Objects between the explicit route and the sender.
+    pub fn attributes(&self) -> impl Iterator<Item = Object<'_>> {
+        let attribute = self.attribute.as_ref().map(Attribute::object);
+        attribute.into_iter().chain(self.fast_reroute.map(Object::FastReroute))
+    }
+
+    /// Objects that follow the sender.
+    pub fn traffic(&self) -> impl Iterator<Item = Object<'_>> {
+        let adspec = self.adspec.as_deref().map(Object::Adspec);
+        core::iter::once(Object::SenderTspec(self.tspec)).chain(adspec)
+    }
+
+    /// Style that the ingress requests (RFC 3209 section 4.7.1).
+    pub fn style(&self) -> Style {
+        let is_shared = self
+            .attribute
+            .as_ref()
+            .is_some_and(|attribute| attribute.flags & attribute_flag::SHARED_EXPLICIT != 0);
+        if is_shared { Style::SharedExplicit } else { Style::FixedFilter }
+    }
+}
+
+impl LspState {
+    pub fn status(&self, lsp: Lsp) -> LspStatus {
+        let reservation = self.reservation.as_ref().map(|reservation| &reservation.contents);
+        let outgoing = reservation.map(|contents| contents.label);
+        LspStatus {
+            lsp,
+            upstream: self.upstream.map(|upstream| upstream.neighbor),
+            downstream: self.downstream.as_ref().map(|downstream| downstream.neighbor),
+            is_reserved: self.reservation.is_some(),
+            bandwidth: rate(&reservation.map_or(self.path.tspec, |contents| contents.flowspec)),
+            incoming: self.label,
+            outgoing: outgoing.filter(|_| self.downstream.is_some()),
+        }
+    }
+}
+
+/// Bandwidth of a token bucket.
+pub(super) fn rate(bucket: &TokenBucket) -> BitRate {
+    BitRate((f64::from(bucket.rate) * 8.0) as u64)
+}
+
+/// Encodes the hops of a route.
+pub(super) fn encoded(hops: &[RouteHop]) -> Vec<u8> {
+    hops.iter().filter_map(|hop| hop.to_bytes()).flatten().collect()
+}
+
+/// Returns the recorded route with this router in front.
+pub(super) fn recorded(hop: RouteHop, rest: &[u8]) -> Vec<u8> {
+    hop.to_bytes().into_iter().flatten().chain(rest.iter().copied()).collect()
+}
+
+/// Returns encoded hops as a route; `None` if they are malformed.
+pub(super) fn route(bytes: &[u8], class: u8) -> Option<Route<'_>> {
+    Route::new(bytes, class).ok()
+}
