@@ -2,15 +2,13 @@
 
 mod device;
 
-use device::SimulatedDevice;
+use device::{SimulatedDevice, forward};
+use netstage_core::measure::Summary;
 use netstage_core::measure::mlrsearch::*;
 use netstage_core::measure::rfc2544::{Throughput, ThroughputConfig};
-use netstage_core::measure::trial::{
-    FaultTolerance, FrameSize, OfferedLoad, Pauses, Trial, TrialResult, run,
-};
-use netstage_core::measure::{ArrivalWindow, Summary};
+use netstage_core::measure::trial::{FaultTolerance, FrameSize, OfferedLoad, Pauses, run};
 use netstage_core::rng::RandomStream;
-use netstage_core::time::{Duration, Instant};
+use netstage_core::time::Duration;
 
 const FRAME: FrameSize = FrameSize::ethernet_udp(64);
 const LINE: OfferedLoad = OfferedLoad(1e6);
@@ -138,24 +136,6 @@ fn tester_limit_is_reported_and_not_attributed_to_the_device() {
     assert!(found.tester_limit.is_some() && !found.faults.is_empty());
     let found = run(&mut MlrSearch::new(config(vec![Goal::rfc2544(0.01)])), |_| Default::default());
     assert_eq!((found.trials, found.goals[0].irregular), (0, Some(IrregularReason::Unfinished)));
-}
-
-/// Sends the packets of a trial through a line with a queue of `buffer` packets.
-fn forward(capacity: f64, buffer: f64, trial: &Trial) -> TrialResult {
-    let gap = 1.0 / trial.load.0;
-    let sent = (trial.duration().as_secs_f64() / gap).round() as u64;
-    let mut window = ArrivalWindow::new(Duration::from_secs_f64(sent as f64 * gap));
-    let (mut free_at, mut received) = (0.0_f64, 0);
-    for number in 0..sent {
-        let at = number as f64 * gap;
-        if (free_at - at) * capacity <= buffer {
-            free_at = free_at.max(at) + 1.0 / capacity;
-            received += 1;
-            window.record(Instant((free_at * 1e9) as u64));
-        }
-    }
-    let sending = Duration::from_secs_f64(sent as f64 * gap);
-    TrialResult { sent, received, sending, arrivals: Some(window.arrivals()), ..TrialResult::default() }
 }
 
 #[test]

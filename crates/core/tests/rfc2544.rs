@@ -2,7 +2,7 @@
 
 mod device;
 
-use device::SimulatedDevice;
+use device::{SimulatedDevice, forward};
 use netstage_core::measure::rfc2544::*;
 use netstage_core::measure::trial::{FrameSize, OfferedLoad, TesterFault, run};
 use netstage_core::quantity::BitRate;
@@ -39,6 +39,25 @@ fn device_that_forwards_nothing_has_no_throughput() {
     let found = throughput(&mut SimulatedDevice::new(1e-3), ThroughputConfig::rfc2544(FRAME, LINE));
     assert_eq!(found.throughput, None);
     assert!(found.lossy.unwrap().0 <= 100.0);
+}
+
+/// A trial at exactly the capacity comes first, so the arrivals of the absorbed loads do not raise the throughput.
+#[test]
+fn excess_absorbed_by_a_queue_is_told_and_no_throughput() {
+    for share in [0.5, 0.375, 0.3, 0.07] {
+        let (capacity, buffer) = (share * LINE.0, 0.03 * LINE.0);
+        let mut search = Throughput::new(ThroughputConfig {
+            resolution: 0.01,
+            duration: Duration::from_secs(1),
+            ..ThroughputConfig::rfc2544(FRAME, LINE)
+        });
+        let found = run(&mut search, |trial| forward(capacity, buffer, trial));
+        assert!(found.is_absorbed && found.faults.is_empty(), "{found:?}");
+        // Packets that are late by 5 ms and a gap may be so by the fault of an emulated link: 0.5 % of a trial of 1 s.
+        let throughput = found.throughput.unwrap().0;
+        assert!(throughput <= 1.006 * capacity && throughput >= capacity - 0.01 * LINE.0, "{found:?}");
+        assert!(found.lossy.unwrap().0 > capacity, "{found:?}");
+    }
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //! generator and receiver with limits.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use netstage_core::measure::ArrivalWindow;
 use netstage_core::measure::trial::{DelayStatistics, Length, Trial, TrialResult};
 use netstage_core::rng::RandomStream;
-use netstage_core::time::Duration;
+use netstage_core::time::{Duration, Instant};
 
 pub struct SimulatedDevice {
     /// Forwarding rate in packets per second.
@@ -102,4 +103,22 @@ impl SimulatedDevice {
         }
         count
     }
+}
+
+/// Sends the packets of a trial through a line with a queue of `buffer` packets.
+pub fn forward(capacity: f64, buffer: f64, trial: &Trial) -> TrialResult {
+    let gap = 1.0 / trial.load.0;
+    let sent = (trial.duration().as_secs_f64() / gap).round() as u64;
+    let mut window = ArrivalWindow::new(Duration::from_secs_f64(sent as f64 * gap));
+    let (mut free_at, mut received) = (0.0_f64, 0);
+    for number in 0..sent {
+        let at = number as f64 * gap;
+        if (free_at - at) * capacity <= buffer {
+            free_at = free_at.max(at) + 1.0 / capacity;
+            received += 1;
+            window.record(Instant((free_at * 1e9) as u64));
+        }
+    }
+    let sending = Duration::from_secs_f64(sent as f64 * gap);
+    TrialResult { sent, received, sending, arrivals: Some(window.arrivals()), ..TrialResult::default() }
 }

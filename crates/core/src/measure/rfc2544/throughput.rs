@@ -1,6 +1,7 @@
 //! Throughput (RFC 2544 section 26.1): the highest load at which every frame sent is received.
 
 use super::Deviation;
+use crate::measure::lateness::MAX_LINK_LATENESS;
 use crate::measure::trial::{
     Admission, FaultTolerance, FrameSize, OfferedLoad, Pauses, Referee, TesterFault, Trial, TrialResult,
     TrialSearch,
@@ -51,14 +52,14 @@ impl ThroughputConfig {
 pub struct ThroughputResult {
     /// Frame size.
     pub frame: FrameSize,
-    /// Highest load without loss; `None` if every trial had loss.
+    /// Highest load without loss, or the rate at which its packets arrived if a queue of the path absorbed a part of it;
+    /// `None` if every trial had loss.
     pub throughput: Option<OfferedLoad>,
     /// Lowest load with loss; `None` if no trial had loss.
     pub lossy: Option<OfferedLoad>,
     /// Load above which the tester failed, if that ended the search; the device may carry more.
     pub tester_limit: Option<OfferedLoad>,
-    /// Set if the throughput is the rate at which packets arrived, because a queue of the path absorbed the excess load of
-    /// short trials.
+    /// Set if a load above the throughput had no loss, because a queue of the path absorbed its excess in a short trial.
     pub is_absorbed: bool,
     /// Number of valid trials.
     pub trials: u32,
@@ -74,7 +75,7 @@ pub struct Throughput {
     config: ThroughputConfig,
     /// Highest load sent without loss, or the rate at which its packets arrived; zero before the first lossless trial.
     low: f64,
-    /// Set if `low` is the rate at which the packets arrived.
+    /// Set if a load above `low` had no loss because a queue of the path absorbed its excess.
     is_absorbed: bool,
     /// Highest load at which the device is not known to lose packets: above `low` if the tester sent less than requested.
     floor: f64,
@@ -126,15 +127,17 @@ impl Throughput {
         self.high - self.floor <= self.config.resolution * self.config.maximum.0
     }
 
-    /// Raises the lower bound to the load of a trial without losses. The bound is the rate at which the packets arrived if
-    /// a queue of the path absorbed a part of the load; within the resolution, that may be the variation of the delay.
+    /// Raises the lower bound to the load of a trial without losses. If a queue of the path absorbed a part of the load, the
+    /// bound is the rate at which the packets arrived: the last ones of the trial are later than a gap and the lateness of
+    /// an emulated link explain.
     fn raise_low(&mut self, load: f64, result: &TrialResult) {
         let arrived = load.min(result.delivered().0);
-        let is_absorbed = load - arrived > self.config.resolution * self.config.maximum.0;
-        let sustained = if is_absorbed { arrived } else { load };
-        if sustained > self.low {
-            (self.low, self.is_absorbed) = (sustained, is_absorbed);
+        let delay = self.config.duration.as_secs_f64() * (1.0 - arrived / load);
+        let is_queued = delay > 1.0 / load + MAX_LINK_LATENESS.as_secs_f64();
+        if load > self.low {
+            self.is_absorbed = load - arrived > self.config.resolution * self.config.maximum.0;
         }
+        self.low = self.low.max(if is_queued { arrived } else { load });
     }
 
     fn count_trial(&mut self, load: f64, lossless: bool) {

@@ -38,6 +38,7 @@ pub fn throughput(
         session.add_verdict(short_trials(subject, search.trial));
     } else if let (Some(low), Some(high)) = (found.throughput, found.lossy)
         && high.0 - low.0 > 2.0 * search.resolution * maximum(session, probe, search.max_rate).0
+        && !found.faults.is_empty()
     {
         let [low, high] = [low, high].map(|load| megabits(bits(load, probe.frame)));
         let verdict = format!(
