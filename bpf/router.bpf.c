@@ -79,7 +79,8 @@ struct interface {
 	u32 number;
 	u32 table;
 	u8 mac[6];
-	u16 unused;
+	/* Whether labels are accepted. */
+	u16 mpls;
 };
 
 struct count {
@@ -383,6 +384,9 @@ INLINE struct ethernet *move(struct xdp_md *frame, int bytes)
 	return (void *)(ethernet + 1) > (void *)(u64)frame->data_end ? 0 : ethernet;
 }
 
+/* No label's traffic class. */
+#define NO_CLASS 0xff
+
 /* Action after processing a packet's labels. */
 enum next { ROUTE, CHANGE_TOP, DONE };
 
@@ -391,8 +395,9 @@ struct work {
 	u32 popped;
 	/* Table in which to look up an IP packet. */
 	u32 table;
-	/* Remaining hops permitted by the LSP. */
+	/* Remaining hops permitted by the LSP, and its traffic class in the uniform model. */
 	u8 limit;
+	u8 class;
 	u8 is_v6;
 	/* Label to swap: its TTL here, its entry, its meaning. */
 	u8 ttl;
@@ -400,6 +405,53 @@ struct work {
 	u32 word;
 	int action;
 };
+
+/* Returns the class of a packet beneath a popped label. */
+INLINE u8 inherited_class(u8 class, u8 own)
+{
+	return class == NO_CLASS || class == own >> 5 ? own : (u8)(class << 5 | (own & 3));
+}
+
+INLINE u8 class_v6(const struct ipv6 *ip)
+{
+	return to_host32(ip->version_class_flow) >> 20;
+}
+
+INLINE void set_v4(struct ipv4 *ip, u8 ttl, u8 class)
+{
+	/* RFC 1624 equation 3; the TTL is the first byte of its word, and the class the second. */
+	u32 sum = (u16)~ip->checksum + (u16)~(ip->ttl) + ttl;
+
+	if (ttl == ip->ttl && class == ip->class)
+		return;
+	if (class != ip->class)
+		sum += (u16)~(ip->class << 8) + (class << 8);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->checksum = ~((sum & 0xffff) + (sum >> 16));
+	ip->ttl = ttl;
+	ip->class = class;
+}
+
+INLINE void set_v6(struct ipv6 *ip, u8 hop_limit, u8 class)
+{
+	u32 word = to_host32(ip->version_class_flow);
+
+	ip->version_class_flow = to_host32((word & ~0x0ff00000u) | (u32)class << 20);
+	ip->hop_limit = hop_limit;
+}
+
+/* netstage_core::forward: addresses of packets that must not be forwarded. */
+INLINE int is_martian_v4(u32 address)
+{
+	u32 first = address >> 24;
+
+	return first == 0 || first == 127 || first >= 224 || address >> 16 == 0xa9fe;
+}
+
+INLINE int is_martian_v6(u64 high, u64 low)
+{
+	return high >> 56 == 0xff || high >> 54 == 0x3fa || (high == 0 && (low <= 1 || low >> 32 == 0xffff));
+}
 
 /* Forwards an IP packet. */
 INLINE int route(struct xdp_md *frame, const struct table *table, const struct work *work, const int is_v6)
@@ -412,6 +464,7 @@ INLINE int route(struct xdp_md *frame, const struct table *table, const struct w
 	struct target *target;
 	struct hop *hop;
 	u32 number, hash = 0, length, entry, room;
+	u64 high, low;
 	u16 kind = is_v6 ? IPV6 : IPV4;
 	u8 ttl, class;
 
@@ -425,11 +478,16 @@ INLINE int route(struct xdp_md *frame, const struct table *table, const struct w
 			return pass(frame);
 		length = sizeof(*v6) + to_host16(v6->length);
 		ttl = v6->hop_limit;
-		class = to_host32(v6->version_class_flow) >> 20;
+		class = class_v6(v6);
 		if ((to_host32(v6->version_class_flow) >> 28) != 6)
 			return pass(frame);
-		number = route_v6(table, to_host64(((const u64 *)v6->destination)[0]),
-				  to_host64(((const u64 *)v6->destination)[1]));
+		high = to_host64(((const u64 *)v6->destination)[0]);
+		low = to_host64(((const u64 *)v6->destination)[1]);
+		/* The slow path drops them, unless they are for the router itself. */
+		if (is_martian_v6(high, low) || is_martian_v6(to_host64(((const u64 *)v6->source)[0]),
+							      to_host64(((const u64 *)v6->source)[1])))
+			return pass(frame);
+		number = route_v6(table, high, low);
 	} else {
 		u32 sum = 0;
 
@@ -445,6 +503,8 @@ INLINE int route(struct xdp_md *frame, const struct table *table, const struct w
 		ttl = v4->ttl;
 		class = v4->class;
 		if (length < sizeof(*v4))
+			return pass(frame);
+		if (is_martian_v4(to_host32(v4->destination)) || is_martian_v4(to_host32(v4->source)))
 			return pass(frame);
 		number = route_v4(table, to_host32(v4->destination));
 	}
@@ -463,6 +523,7 @@ INLINE int route(struct xdp_md *frame, const struct table *table, const struct w
 		return pass(frame);
 	hop = choose(target, hash);
 	ttl = ttl < work->limit ? ttl : work->limit;
+	class = inherited_class(work->class, class);
 	if (!hop || ttl <= 1)
 		return pass(frame);
 	room = hop->mtu - hop->depth * LABEL;
@@ -471,16 +532,10 @@ INLINE int route(struct xdp_md *frame, const struct table *table, const struct w
 
 	/* From here on the packet is changed. */
 	ttl--;
-	if (is_v6) {
-		v6->hop_limit = ttl;
-	} else {
-		/* RFC 1624 equation 3; the TTL is the first byte of its word. */
-		u32 sum = (u16)~v4->checksum + (u16)~(v4->ttl) + ttl;
-
-		sum = (sum & 0xffff) + (sum >> 16);
-		v4->checksum = ~((sum & 0xffff) + (sum >> 16));
-		v4->ttl = ttl;
-	}
+	if (is_v6)
+		set_v6(v6, ttl, class);
+	else
+		set_v4(v4, ttl, class);
 	add(&target_counts, number, length_of(frame));
 	ethernet = move(frame, hop->depth * LABEL - (int)popped);
 	if (!ethernet)
@@ -534,7 +589,7 @@ INLINE int swap(struct xdp_md *frame, const struct work *work)
 	void *end = (void *)(u64)frame->data_end;
 	u32 popped = work->popped & 31, top = work->top, word = work->word, label = top >> 12;
 	u32 number = LEADS_TO(word), hash = 0;
-	u8 ttl = work->ttl;
+	u8 ttl = work->ttl, class = top >> 9 & 7;
 	u32 length = length_of(frame) - ETHERNET - popped - LABEL;
 	struct target *target = map_lookup(&targets, &number);
 	struct ethernet *ethernet;
@@ -564,19 +619,17 @@ INLINE int swap(struct xdp_md *frame, const struct work *work)
 				return pass(frame);
 			if (version == 4) {
 				kind = IPV4;
-				if (!IS_PIPE(word) && v4->ttl > ttl - 1) {
-					u32 sum = (u16)~v4->checksum + (u16)~(v4->ttl) + (u8)(ttl - 1);
-
-					sum = (sum & 0xffff) + (sum >> 16);
-					v4->checksum = ~((sum & 0xffff) + (sum >> 16));
-					v4->ttl = ttl - 1;
-				}
+				if (!IS_PIPE(word))
+					set_v4(v4, v4->ttl < ttl - 1 ? v4->ttl : ttl - 1, inherited_class(class, v4->class));
 			} else if (version == 6) {
 				struct ipv6 *v6 = (void *)beneath;
 
+				if ((void *)(v6 + 1) > end)
+					return pass(frame);
 				kind = IPV6;
-				if (!IS_PIPE(word) && v6->hop_limit > ttl - 1)
-					v6->hop_limit = ttl - 1;
+				if (!IS_PIPE(word))
+					set_v6(v6, v6->hop_limit < ttl - 1 ? v6->hop_limit : ttl - 1,
+					       inherited_class(class, class_v6(v6)));
 			} else {
 				return pass(frame);
 			}
@@ -584,7 +637,8 @@ INLINE int swap(struct xdp_md *frame, const struct work *work)
 			u32 value = to_host32(*beneath);
 
 			if ((value & 0xff) > ttl - 1u)
-				*beneath = to_host32((value & ~0xffu) | (u8)(ttl - 1));
+				value = (value & ~0xffu) | (u8)(ttl - 1);
+			*beneath = to_host32((value & ~0xe00u) | (top & 0xe00));
 		}
 		add(&target_counts, number, length_of(frame));
 		add(&label_counts, label, length_of(frame));
@@ -625,6 +679,8 @@ INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, stru
 		if ((void *)(entry + 1) > end)
 			return done(work, pass(frame));
 		top = to_host32(*entry);
+		if (work->class != NO_CLASS)
+			top = (top & ~0xe00u) | (u32)work->class << 9;
 		label = top >> 12;
 		ttl = top;
 		ttl = ttl < work->limit ? ttl : work->limit;
@@ -632,6 +688,8 @@ INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, stru
 			/* Explicit null of either version; others are handled by the slow path. */
 			if (label != 0 && label != 2)
 				return done(work, pass(frame));
+			if (!in->mpls)
+				return done(work, drop(frame, UNEXPECTED_LABEL));
 			word = POP | work->table << 3;
 		} else {
 			struct incoming *incoming = map_lookup(&labels, &label);
@@ -655,6 +713,7 @@ INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, stru
 		}
 		work->table = LEADS_TO(word);
 		work->limit = IS_PIPE(word) ? 255 : ttl;
+		work->class = IS_PIPE(word) ? NO_CLASS : top >> 9 & 7;
 		if (!(top & 0x100))
 			continue;
 		if ((void *)(entry + 1) + 1 > end)
@@ -675,7 +734,7 @@ INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, stru
 SECTION("xdp") int router(struct xdp_md *frame)
 {
 	struct ethernet *ethernet = (void *)(u64)frame->data;
-	struct work work = { .limit = 255 };
+	struct work work = { .limit = 255, .class = NO_CLASS };
 	u32 index = frame->ingress_ifindex;
 	struct interface *in;
 	struct table *table;

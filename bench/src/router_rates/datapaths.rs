@@ -5,8 +5,8 @@ use super::network::{BenchNetwork, Frames, IN, OUT, RATES, RECEIVER, RUN, SENDER
 use super::open_vswitch::{self, SwitchOperation};
 use aya::EbpfLoader;
 use aya::programs::{Xdp, XdpMode};
-use netstage_core::forward::TunnelModel;
 use netstage_core::forward::lpm::LpmShape;
+use netstage_core::forward::{IncomingInterface, TunnelModel};
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::netlink::Netlink;
 use netstage_host::netns::routes::{Metrics, StaticRoute};
@@ -33,6 +33,8 @@ pub const FIRST: u32 = 11 << 24;
 /// Labels of received and of sent packets.
 pub const LABEL: u32 = 300;
 const SWAPPED: u32 = 400;
+/// Every interface accepts labels.
+const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true };
 const NEXT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
 
 /// Setup between generator and receiver.
@@ -246,8 +248,8 @@ fn by_program(router: &Namespace, way: Datapath) -> BenchResult<Tables> {
     let shape = |first| LpmShape { first, rows: 16 };
     let sizes = Sizes { tables: vec![(shape(24), shape(16))], targets: 16, hops: 16 };
     let fast_path = FastPath::load(sizes.capacity(), 1)?;
-    let mut tables = Tables::new(sizes, vec![0, 0], 1, Some(fast_path));
-    let interface = |mac| FibInterface { mac, mtu: 1500, table: 0, mpls: true };
+    let mut tables = Tables::new(sizes, vec![LABELED; 2], 1, Some(fast_path));
+    let interface = |mac| FibInterface { mac, mtu: 1500, incoming: LABELED };
     let mut fib = Fib::new(vec![interface(IN), interface(OUT)], 1, TunnelModel::Uniform);
     let next = IpAddr::from(NEXT);
     fib.set_neighbor(&mut tables, (1, next), Some(RECEIVER));
@@ -276,8 +278,8 @@ fn by_program(router: &Namespace, way: Datapath) -> BenchResult<Tables> {
         (Netlink::open(router)?.link("in")?.index, Netlink::open(router)?.link("out")?.index);
     let program = tables.fast_path_mut().ok_or("the program is loaded")?;
     router.run(|| -> BenchResult<()> {
-        program.attach(0, 0, in_index, IN, None)?;
-        program.attach(1, 0, out_index, OUT, None)?;
+        program.attach(0, LABELED, in_index, IN, None)?;
+        program.attach(1, LABELED, out_index, OUT, None)?;
         Ok(())
     })??;
     Ok(tables)

@@ -15,7 +15,7 @@ pub(super) use neighbors::holds;
 use neighbors::host;
 use netstage_core::forward::lpm::LpmFull;
 use netstage_core::forward::{
-    Hop, IncomingLabel, LabelOperation, MAX_LABELS, ReservedLabelError, TunnelModel,
+    Hop, IncomingInterface, IncomingLabel, LabelOperation, MAX_LABELS, ReservedLabelError, TunnelModel,
 };
 use netstage_host::ports::NO_MAC;
 use netstage_routing::source::path::{
@@ -79,10 +79,8 @@ pub struct FibInterface {
     pub mac: Mac,
     /// MTU of the link, bytes.
     pub mtu: u16,
-    /// Routing table of packets from the interface.
-    pub table: u32,
-    /// Labels are accepted from the interface.
-    pub mpls: bool,
+    /// Routing table of its packets, and whether labels are accepted.
+    pub incoming: IncomingInterface,
 }
 
 /// Meaning of a label: a target, or a lookup in a routing table.

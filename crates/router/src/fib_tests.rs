@@ -14,12 +14,16 @@ use std::net::Ipv4Addr;
 const NEIGHBOR_MAC: Mac = [2, 0, 0, 0, 9, 9];
 
 fn setup(hops: usize, targets: usize) -> (Fib, Tables) {
-    let interface = |last| FibInterface { mac: [2, 0, 0, 0, 0, last], mtu: 1500, table: 0, mpls: last < 2 };
+    let interface = |last| FibInterface {
+        mac: [2, 0, 0, 0, 0, last],
+        mtu: 1500,
+        incoming: IncomingInterface { table: 0, mpls: last < 2 },
+    };
     let interfaces: Vec<FibInterface> = (0..3).map(interface).collect();
     let shape = |rows| LpmShape { first: 16, rows };
     let tables = vec![(shape(64), shape(64)), (shape(4), shape(4))];
-    let table = interfaces.iter().map(|interface| interface.table).collect();
-    let tables = Tables::new(Sizes { tables, targets, hops }, table, 1, None);
+    let incoming = interfaces.iter().map(|interface| interface.incoming).collect();
+    let tables = Tables::new(Sizes { tables, targets, hops }, incoming, 1, None);
     (Fib::new(interfaces, 2, TunnelModel::Uniform), tables)
 }
 
@@ -50,6 +54,7 @@ fn found(
     const ROOM: usize = 16;
     let mut packet = vec![0; v4::HEADER];
     (packet[0], packet[3], packet[8], packet[9]) = (0x45, v4::HEADER as u8, 64, protocol::UDP);
+    packet[12..16].copy_from_slice(&[198, 51, 100, 1]);
     packet[16..20].copy_from_slice(&address);
     let checksum = netstage_wire::checksum::checksum(&packet);
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -162,7 +167,8 @@ fn paths_follow_interface_changes() {
     assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(paths[0].clone()));
 
     // The MTU, MAC address and table change, and labels are no longer accepted.
-    let changed = FibInterface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, table: 1, mpls: false };
+    let incoming = IncomingInterface { table: 1, mpls: false };
+    let changed = FibInterface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, incoming };
     assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Ok(paths[0].clone()));
     fib.set_interface(&mut tables, 1, changed);
     let (hop, next_hop) = tables.hop(0);
@@ -177,7 +183,8 @@ fn paths_follow_interface_changes() {
         Err(ForwardingVerdict::Reject(ReportableError::NoRoute))
     );
     // A new interface accepts labels at once.
-    fib.set_interface(&mut tables, 3, FibInterface { table: 0, mpls: true, ..changed });
+    let incoming = IncomingInterface { table: 0, mpls: true };
+    fib.set_interface(&mut tables, 3, FibInterface { incoming, ..changed });
     assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 3), Ok(paths[0].clone()));
 }
 

@@ -1,7 +1,9 @@
 //! Layout of the tables in the maps of bpf/router.bpf.c: native-endian words. Each record has the layout of
 //! the C structure of the same name.
 
-use netstage_core::forward::{ForwardingTarget, Hop, IncomingLabel, LabelOperation, MAX_LABELS, TunnelModel};
+use netstage_core::forward::{
+    ForwardingTarget, Hop, IncomingInterface, IncomingLabel, LabelOperation, MAX_LABELS, TunnelModel,
+};
 use netstage_wire::ethernet::Mac;
 
 /// Words per row of routes, which is one element of the map.
@@ -88,7 +90,8 @@ pub(super) fn incoming(incoming: Option<&IncomingLabel>) -> [u32; INCOMING] {
 }
 
 /// Builds a `struct interface`.
-pub(super) fn interface(number: u32, table: u32, mac: Mac) -> [u32; INTERFACE] {
+pub(super) fn interface(number: u32, incoming: IncomingInterface, mac: Mac) -> [u32; INTERFACE] {
     let [a, b, c, d, e, f] = mac;
-    [number + 1, table, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0])]
+    let [mpls, zero] = u16::from(incoming.mpls).to_ne_bytes();
+    [number + 1, incoming.table, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, mpls, zero])]
 }

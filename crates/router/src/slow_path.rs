@@ -463,6 +463,7 @@ fn counter(reason: DropReason) -> Counter {
         DropReason::Malformed => Counter::Malformed,
         DropReason::UnknownLabel => Counter::UnknownLabel,
         DropReason::Unexpected => Counter::UnexpectedLabel,
+        DropReason::Martian => Counter::Martian,
         DropReason::Reserved => Counter::ReservedLabel,
         DropReason::TooDeep | DropReason::NoRoom => Counter::TooDeep,
         DropReason::NoHop => Counter::NoHop,

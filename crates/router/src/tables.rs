@@ -5,8 +5,8 @@ pub use super::layout::HopAddresses;
 use super::layout::ROW;
 use netstage_core::forward::lpm::{Lpm, LpmFull, LpmMemory, LpmShape, own_memory};
 use netstage_core::forward::{
-    BufferedPacket, Forwarder, ForwardingTarget, ForwardingVerdict, Hop, IncomingLabel, ReservedLabelError,
-    RoutingTable,
+    BufferedPacket, Forwarder, ForwardingTarget, ForwardingVerdict, Hop, IncomingInterface, IncomingLabel,
+    ReservedLabelError, RoutingTable,
 };
 use netstage_host::ports::kernel::Mapping;
 use netstage_wire::mpls::LabelValue;
@@ -86,9 +86,14 @@ pub struct Tables {
 pub struct TableFull;
 
 impl Tables {
-    /// Creates empty tables. `interfaces` holds the routing table of each interface. A fast path must be
+    /// Creates empty tables. A fast path must be
     /// empty and have the same capacity and seed.
-    pub fn new(sizes: Sizes, interfaces: Vec<u32>, seed: u64, fast_path: Option<FastPath>) -> Tables {
+    pub fn new(
+        sizes: Sizes,
+        interfaces: Vec<IncomingInterface>,
+        seed: u64,
+        fast_path: Option<FastPath>,
+    ) -> Tables {
         let mut next = 0;
         let mut allocate = |shape: LpmShape| {
             let row = next;
@@ -177,9 +182,9 @@ impl Tables {
         }
     }
 
-    /// Sets the routing table of packets from an interface. The next unused number adds an interface.
-    pub fn set_interface(&mut self, interface: u32, table: u32) {
-        self.router.set_interface(interface, table);
+    /// Sets an interface. The next unused number adds an interface.
+    pub fn set_interface(&mut self, number: u32, interface: IncomingInterface) {
+        self.router.set_interface(number, interface);
     }
 
     /// Adds a target and returns its number, for routes and labels.

@@ -6,8 +6,8 @@ mod pair;
 
 use netstage_core::forward::lpm::LpmShape;
 use netstage_core::forward::{
-    BufferedPacket, DropReason, ForwardingTarget, ForwardingVerdict, Hop, IncomingLabel, LabelOperation,
-    PacketProtocol, TunnelModel,
+    BufferedPacket, DropReason, ForwardingTarget, ForwardingVerdict, Hop, IncomingInterface, IncomingLabel,
+    LabelOperation, PacketProtocol, TunnelModel,
 };
 use netstage_core::time::{Duration, Instant};
 use netstage_harness::skip;
@@ -33,6 +33,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
 
 const SEED: u64 = 0x5eed;
+/// Every interface accepts labels.
+const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true };
 const ETHERNET: usize = 14;
 const MAC_ADDRESSES: HopAddresses = HopAddresses { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0, 1, 2] };
 
@@ -53,7 +55,8 @@ fn v4_prefix(text: &str) -> (IpAddr, u8) {
 
 /// Builds tables with all kinds of entries.
 fn tables(fast_path: Option<FastPath>) -> Tables {
-    let mut tables = Tables::new(sizes(), vec![0, 1], SEED, fast_path);
+    let mut tables =
+        Tables::new(sizes(), vec![LABELED, IncomingInterface { table: 1, ..LABELED }], SEED, fast_path);
     let mut hop = |labels: &[u32], mtu: u16, model, stations| {
         let labels: Vec<LabelValue> = labels.iter().copied().map(label).collect();
         tables.add_hop(Hop::new(1, mtu, &labels, model).unwrap(), next_hop(stations)).unwrap()
@@ -201,7 +204,7 @@ prop_compose! {
     fn frame()(
         labels in stack(),
         ttls in vec(ttl(), 5),
-        class in 0_u8..8,
+        classes in vec(0_u8..8, 5),
         packet in prop_oneof![3 => packet_v4(), 2 => packet_v6(), 1 => vec(any::<u8>(), 0..60)],
         padding in prop_oneof![3 => Just(0_usize), 1 => 0_usize..20],
         other in prop_oneof![20 => Just(None), 1 => any::<u16>().prop_map(Some)],
@@ -215,7 +218,7 @@ prop_compose! {
         frame.extend(other.unwrap_or(kind).to_be_bytes());
         for (depth, number) in labels.iter().enumerate() {
             let bottom = depth + 1 == labels.len();
-            frame.extend(LabelStackEntry { label: label(*number), traffic_class: class, bottom, ttl: ttls[depth] }.to_bytes());
+            frame.extend(LabelStackEntry { label: label(*number), traffic_class: classes[depth], bottom, ttl: ttls[depth] }.to_bytes());
         }
         frame.extend(packet);
         frame.resize(frame.len() + padding, 0);
@@ -264,7 +267,7 @@ fn compare(tables: &mut Tables, index: u32, cases: u32) -> f64 {
         let mut tables = tables.borrow_mut();
         let expected = decided(&tables, &frame, interface);
         let fast_path = tables.fast_path_mut().unwrap();
-        let got = fast_path.try_frame(&frame, interface, interface, index, RIGHT_MAC).unwrap();
+        let got = fast_path.try_frame(&frame, interface, IncomingInterface { table: interface, ..LABELED }, index, RIGHT_MAC).unwrap();
         let is_decidable = u32::from(expected != TestRunResult::Pass);
         decidable.set(decidable.get() + is_decidable);
         match got {
@@ -317,7 +320,7 @@ fn the_xdp_program_counts_its_actions() {
     let bytes = frame.len() as u64;
     let fast_path = tables.fast_path_mut().unwrap();
     for _ in 0..3 {
-        let run = || fast_path.try_frame(&frame, 0, 0, index, RIGHT_MAC).unwrap();
+        let run = || fast_path.try_frame(&frame, 0, LABELED, index, RIGHT_MAC).unwrap();
         assert!(matches!(pair.right.run(run).unwrap(), TestRunResult::Send(_)));
     }
     let swapped = fast_path.total(Total::Swapped);
@@ -328,14 +331,20 @@ fn the_xdp_program_counts_its_actions() {
     assert_eq!(fast_path.of_label(label(202)).unwrap().packets, 0);
     // Unassigned label.
     frame[ETHERNET..ETHERNET + 3].copy_from_slice(&[0xff, 0xff, 0xf1]);
-    let run = || fast_path.try_frame(&frame, 0, 0, index, RIGHT_MAC).unwrap();
+    let run = || fast_path.try_frame(&frame, 0, LABELED, index, RIGHT_MAC).unwrap();
     assert_eq!(pair.right.run(run).unwrap(), TestRunResult::Drop);
     assert_eq!(fast_path.total(Total::UnknownLabel).packets, 1);
+    // Explicit null on an interface without labels.
+    frame[ETHERNET..ETHERNET + 3].copy_from_slice(&[0, 0, 1]);
+    let run =
+        || fast_path.try_frame(&frame, 0, IncomingInterface { mpls: false, ..LABELED }, index, RIGHT_MAC);
+    assert_eq!(pair.right.run(run).unwrap().unwrap(), TestRunResult::Drop);
+    assert_eq!(fast_path.total(Total::UnexpectedLabel).packets, 1);
 }
 
 fn tables_have_a_limited_size() {
     let sizes = Sizes { hops: 2, targets: 1, ..sizes() };
-    let mut tables = Tables::new(sizes, vec![0], SEED, None);
+    let mut tables = Tables::new(sizes, vec![LABELED], SEED, None);
     let hop = Hop::new(0, 1500, &[], TunnelModel::Uniform).unwrap();
     let mut add = || tables.add_hop(hop, NextHop::default());
     assert_eq!((add(), add()), (Ok(0), Ok(1)));
@@ -521,10 +530,10 @@ fn kernel_routes_are_followed() {
     let pair = Pair::new(Default::default());
     let mut netlink = Netlink::open(&pair.left).unwrap();
     let index = netlink.link("left0").unwrap().index;
-    let interface = fib::FibInterface { mac: LEFT_MAC, mtu: 1500, table: 0, mpls: true };
+    let interface = fib::FibInterface { mac: LEFT_MAC, mtu: 1500, incoming: LABELED };
     let mut fib = Fib::new(vec![interface], 1, TunnelModel::Uniform);
     let sizes = Sizes { tables: sizes().tables[..1].to_vec(), ..sizes() };
-    let mut tables = Tables::new(sizes, vec![0], SEED, None);
+    let mut tables = Tables::new(sizes, vec![LABELED], SEED, None);
     let mut kernel = KernelRoutes::open(&pair.left).unwrap();
     let names =
         KernelIds { interfaces: [(index, 0)].into(), loopback: Some(1), tables: [(254, 0), (255, 0)].into() };

@@ -1,8 +1,8 @@
 //! Messages about routes, labels and neighbors, as sent by the kernel and routing daemons, from arbitrary
 //! bytes: accepted or rejected, without changing anything else.
 
-use netstage_core::forward::TunnelModel;
 use netstage_core::forward::lpm::LpmShape;
+use netstage_core::forward::{IncomingInterface, TunnelModel};
 use netstage_host::netns::lookup::KernelNeighbor;
 use netstage_host::netns::route_monitor::{RouteNotification, parse_notifications};
 use netstage_router::fib::{Fib, FibInterface};
@@ -16,10 +16,11 @@ pub fn run(bytes: &[u8]) {
         loopback: Some(0),
         tables: [(254, 0), (255, 0), (0, 0), (10, 1)].into(),
     };
-    let interface = |number| FibInterface { mac: [2, 0, 0, 0, 0, number], mtu: 1500, table: 0, mpls: true };
+    let incoming = IncomingInterface { table: 0, mpls: true };
+    let interface = |number| FibInterface { mac: [2, 0, 0, 0, 0, number], mtu: 1500, incoming };
     let shape = LpmShape { first: 8, rows: 8 };
     let sizes = Sizes { tables: vec![(shape, shape); 2], targets: 4, hops: 4 };
-    let mut tables = Tables::new(sizes, vec![0; 3], 1, None);
+    let mut tables = Tables::new(sizes, vec![incoming; 3], 1, None);
     let mut fib = Fib::new((0..3).map(interface).collect(), 2, TunnelModel::Uniform);
     let mut ranked = RankedRoutes::default();
     for news in parse_notifications(bytes) {

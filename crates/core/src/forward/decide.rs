@@ -2,7 +2,8 @@
 //! address lookup, then the labels of the hop.
 //!
 //! TTLs and traffic classes follow RFC 3443 and RFC 3270. In the uniform model, the TTL decreases at each
-//! hop of the LSP; in the pipe model, the LSP counts as one hop and the payload keeps its own TTL. The code
+//! hop of the LSP, and the payload takes over TTL and traffic class of a popped label; in the pipe model, the LSP counts
+//! as one hop and the payload keeps its own. The code
 //! neither sends nor waits, and does not allocate memory per packet.
 
 use super::lpm::LpmMemory;
@@ -10,6 +11,7 @@ use super::{
     BufferedPacket, DropReason, Forwarder, ForwardingTarget, ForwardingVerdict, IncomingLabel,
     LabelOperation, NO_HOP, PacketProtocol, ReportableError, TunnelModel,
 };
+use core::net::{Ipv4Addr, Ipv6Addr};
 use netstage_wire::ip::{self, v4, v6};
 use netstage_wire::mpls::{ENTRY, LabelStackEntry, LabelValue, MAX_DEPTH, Stack};
 
@@ -18,11 +20,11 @@ impl<M: LpmMemory> Forwarder<M> {
     /// unchanged.
     pub fn forward(&self, packet: &mut BufferedPacket<'_>, interface: u32) -> ForwardingVerdict {
         let (start, kind) = (packet.start, packet.kind);
-        let table = self.interfaces[interface as usize];
+        let table = self.interfaces[interface as usize].table;
         let verdict = match kind {
             PacketProtocol::Mpls => self.switch(packet, interface, table),
-            PacketProtocol::V4 => self.route_v4(packet, table, u8::MAX),
-            PacketProtocol::V6 => self.route_v6(packet, table, u8::MAX),
+            PacketProtocol::V4 => self.route_v4(packet, table, Inherited::NOTHING),
+            PacketProtocol::V6 => self.route_v6(packet, table, Inherited::NOTHING),
         };
         if matches!(verdict, ForwardingVerdict::Reject(_)) {
             (packet.start, packet.kind) = (start, kind);
@@ -34,12 +36,12 @@ impl<M: LpmMemory> Forwarder<M> {
     fn switch(&self, packet: &mut BufferedPacket<'_>, interface: u32, mut table: u32) -> ForwardingVerdict {
         // In the uniform model, the TTL of a popped label limits that of the payload, so that a loop cannot
         // renew it (RFC 3443 section 3.3).
-        let mut limit = u8::MAX;
+        let mut inherited = Inherited::NOTHING;
         for _ in 0..MAX_DEPTH {
             let Some(top) = LabelStackEntry::read(&packet.bytes[packet.start..]) else {
                 return ForwardingVerdict::Drop(DropReason::Malformed);
             };
-            let top = LabelStackEntry { ttl: top.ttl.min(limit), ..top };
+            let top = inherited.entry(top);
             let (incoming, kind) = match self.meaning(top, interface) {
                 LabelMeaning::Given(incoming) => (incoming, None),
                 LabelMeaning::Null(kind) => {
@@ -67,7 +69,7 @@ impl<M: LpmMemory> Forwarder<M> {
                 LabelOperation::Swap { target } => return self.swap(packet, top, incoming.model, target),
                 LabelOperation::Pop { table: own } => {
                     table = own;
-                    limit = if incoming.model == TunnelModel::Uniform { top.ttl } else { u8::MAX };
+                    inherited = Inherited::from(top, incoming.model);
                     packet.start += ENTRY;
                     if !top.bottom {
                         continue;
@@ -82,8 +84,8 @@ impl<M: LpmMemory> Forwarder<M> {
                     let Some(kind) = kind else { return ForwardingVerdict::Drop(DropReason::Malformed) };
                     packet.kind = kind;
                     return match kind {
-                        PacketProtocol::V4 => self.route_v4(packet, table, limit),
-                        _ => self.route_v6(packet, table, limit),
+                        PacketProtocol::V4 => self.route_v4(packet, table, inherited),
+                        _ => self.route_v6(packet, table, inherited),
                     };
                 }
             }
@@ -103,6 +105,7 @@ impl<M: LpmMemory> Forwarder<M> {
             };
         }
         match top.label {
+            _ if !self.interfaces[interface as usize].mpls => LabelMeaning::None(DropReason::Unexpected),
             LabelValue::IPV4_EXPLICIT_NULL => LabelMeaning::Null(PacketProtocol::V4),
             LabelValue::IPV6_EXPLICIT_NULL => LabelMeaning::Null(PacketProtocol::V6),
             LabelValue::ENTROPY_INDICATOR if !top.bottom => LabelMeaning::Entropy,
@@ -163,14 +166,19 @@ impl<M: LpmMemory> Forwarder<M> {
             let Some(kind) = version(bytes) else { return ForwardingVerdict::Drop(DropReason::Malformed) };
             packet.kind = kind;
         }
-        if model == TunnelModel::Uniform {
-            lower_hops(packet.kind, bytes, top.ttl - 1);
-        }
+        let inherited = Inherited::from(LabelStackEntry { ttl: top.ttl - 1, ..top }, model);
+        lower_hops(packet.kind, bytes, inherited.limit);
+        inherited.set_class(packet.kind, bytes);
         ForwardingVerdict::Send { hop, start: packet.start, kind: packet.kind }
     }
 
     #[inline(always)]
-    fn route_v4(&self, packet: &mut BufferedPacket<'_>, table: u32, limit: u8) -> ForwardingVerdict {
+    fn route_v4(
+        &self,
+        packet: &mut BufferedPacket<'_>,
+        table: u32,
+        inherited: Inherited,
+    ) -> ForwardingVerdict {
         let Ok(view) = v4::View::new(&packet.bytes[packet.start..]) else {
             return ForwardingVerdict::Drop(DropReason::Malformed);
         };
@@ -180,25 +188,32 @@ impl<M: LpmMemory> Forwarder<M> {
         let ip = IpFields {
             length: view.packet().len(),
             may_divide: !view.dont_fragment(),
-            ttl: view.ttl().min(limit),
-            class: view.traffic_class(),
+            ttl: view.ttl().min(inherited.limit),
+            class: inherited.class(view.traffic_class()),
             target: self.tables[table as usize].v4.get_v4(view.destination().into()),
+            is_martian: !is_forwardable_v4(view.source()) || !is_forwardable_v4(view.destination()),
         };
-        self.leave(packet, PacketProtocol::V4, &ip)
+        self.leave(packet, PacketProtocol::V4, &ip, inherited)
     }
 
-    fn route_v6(&self, packet: &mut BufferedPacket<'_>, table: u32, limit: u8) -> ForwardingVerdict {
+    fn route_v6(
+        &self,
+        packet: &mut BufferedPacket<'_>,
+        table: u32,
+        inherited: Inherited,
+    ) -> ForwardingVerdict {
         let Ok(view) = v6::View::new(&packet.bytes[packet.start..]) else {
             return ForwardingVerdict::Drop(DropReason::Malformed);
         };
         let ip = IpFields {
             length: view.packet().len(),
             may_divide: false,
-            ttl: view.hop_limit().min(limit),
-            class: view.traffic_class(),
+            ttl: view.hop_limit().min(inherited.limit),
+            class: inherited.class(view.traffic_class()),
             target: self.tables[table as usize].v6.get(view.destination().into()),
+            is_martian: !is_forwardable_v6(view.source()) || !is_forwardable_v6(view.destination()),
         };
-        self.leave(packet, PacketProtocol::V6, &ip)
+        self.leave(packet, PacketProtocol::V6, &ip, inherited)
     }
 
     /// Sends an IP packet, with the labels of its hop.
@@ -208,9 +223,13 @@ impl<M: LpmMemory> Forwarder<M> {
         packet: &mut BufferedPacket<'_>,
         kind: PacketProtocol,
         ip: &IpFields,
+        inherited: Inherited,
     ) -> ForwardingVerdict {
         if ip.target == 0 {
-            return ForwardingVerdict::Reject(ReportableError::NoRoute);
+            return match ip.is_martian {
+                true => ForwardingVerdict::Drop(DropReason::Martian),
+                false => ForwardingVerdict::Reject(ReportableError::NoRoute),
+            };
         }
         let hash = || {
             let view = ip::View::new(&packet.bytes[packet.start..]);
@@ -221,6 +240,9 @@ impl<M: LpmMemory> Forwarder<M> {
             Err(HoplessTarget::Local) => return ForwardingVerdict::Local { start: packet.start, kind },
             Err(HoplessTarget::Drop(reason)) => return ForwardingVerdict::Drop(reason),
         };
+        if ip.is_martian {
+            return ForwardingVerdict::Drop(DropReason::Martian);
+        }
         if ip.ttl <= 1 {
             return ForwardingVerdict::Reject(ReportableError::TtlExceeded);
         }
@@ -234,6 +256,7 @@ impl<M: LpmMemory> Forwarder<M> {
             };
         }
         lower_hops(kind, &mut packet.bytes[packet.start..], ip.ttl - 1);
+        inherited.set_class(kind, &mut packet.bytes[packet.start..]);
         let Some((innermost, outer)) = hop.labels().split_last() else {
             return ForwardingVerdict::Send { hop: number, start: packet.start, kind };
         };
@@ -300,6 +323,62 @@ enum LabelMeaning {
     None(DropReason),
 }
 
+/// TTL and traffic class that a packet takes over from a label popped above it.
+#[derive(Clone, Copy, Debug)]
+struct Inherited {
+    /// Maximum TTL.
+    limit: u8,
+    /// Traffic class, in the uniform model.
+    class: Option<u8>,
+}
+
+impl Inherited {
+    const NOTHING: Inherited = Inherited { limit: u8::MAX, class: None };
+
+    fn from(popped: LabelStackEntry, model: TunnelModel) -> Inherited {
+        match model {
+            TunnelModel::Uniform => Inherited { limit: popped.ttl, class: Some(popped.traffic_class) },
+            TunnelModel::Pipe => Inherited::NOTHING,
+        }
+    }
+
+    fn entry(self, entry: LabelStackEntry) -> LabelStackEntry {
+        let traffic_class = self.class.unwrap_or(entry.traffic_class);
+        LabelStackEntry { ttl: entry.ttl.min(self.limit), traffic_class, ..entry }
+    }
+
+    /// Returns the traffic class of an IP packet. A DSCP that belongs to the label's class is kept; another one becomes the
+    /// class selector. The ECN field is kept.
+    fn class(self, own: u8) -> u8 {
+        self.class.filter(|class| *class != own >> 5).map_or(own, |class| class << 5 | own & 3)
+    }
+
+    /// Sets the traffic class of a packet.
+    #[inline(always)]
+    fn set_class(self, kind: PacketProtocol, bytes: &mut [u8]) {
+        let Some(class) = self.class else { return };
+        match kind {
+            PacketProtocol::Mpls => {
+                if let Some(byte) = bytes.get_mut(2) {
+                    *byte = *byte & !0xe | class << 1;
+                }
+            }
+            PacketProtocol::V4 => {
+                let own = bytes.get(1).copied().unwrap_or_default();
+                if let (true, Ok(mut header)) = (self.class(own) != own, v4::HeaderMut::new(bytes)) {
+                    header.set_traffic_class(self.class(own));
+                }
+            }
+            PacketProtocol::V6 => {
+                let own = v6::View::new(bytes).map(|view| view.traffic_class());
+                if let (Ok(own), Ok(mut header)) = (own, v6::HeaderMut::new(bytes)) {
+                    header.set_traffic_class(self.class(own));
+                }
+            }
+        }
+    }
+}
+
 /// Outcome for a target without a hop.
 enum HoplessTarget {
     Local,
@@ -314,6 +393,25 @@ struct IpFields {
     ttl: u8,
     class: u8,
     target: u32,
+    /// Source or destination belong to no host that a router may serve.
+    is_martian: bool,
+}
+
+/// Returns whether routers may forward packets from or to an address: not with addresses of this network, loopback,
+/// link-local, multicast, reserved and broadcast addresses (RFC 1812 sections 4.2.2.11 and 5.3.7, RFC 6890).
+#[inline(always)]
+fn is_forwardable_v4(address: Ipv4Addr) -> bool {
+    let bits = u32::from(address);
+    let first = bits >> 24;
+    first != 0 && first != 127 && first < 224 && bits >> 16 != 0xa9fe
+}
+
+/// Returns whether routers may forward packets from or to an address: not with the unspecified, loopback, IPv4-mapped,
+/// link-local and multicast addresses (RFC 4291 section 2.5, RFC 6890).
+#[inline(always)]
+fn is_forwardable_v6(address: Ipv6Addr) -> bool {
+    let bits = u128::from(address);
+    bits > 1 && bits >> 32 != 0xffff && bits >> 118 != 0x3fa && bits >> 120 != 0xff
 }
 
 /// Returns the IP version of a packet.

@@ -114,6 +114,15 @@ pub struct IncomingLabel {
     pub expected: u64,
 }
 
+/// Interface on which packets arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IncomingInterface {
+    /// Number of the routing table of its packets.
+    pub table: u32,
+    /// Labels are accepted; otherwise, every labeled packet is dropped.
+    pub mpls: bool,
+}
+
 /// Routes of one routing table.
 #[derive(Debug)]
 pub struct RoutingTable<M> {
@@ -137,21 +146,20 @@ pub struct Forwarder<M> {
     targets: Vec<IndexedTarget>,
     hops: Vec<Hop>,
     tables: Vec<RoutingTable<M>>,
-    /// Number of the routing table of each interface.
-    interfaces: Vec<u32>,
+    interfaces: Vec<IncomingInterface>,
     seed: u64,
 }
 
 impl<M: LpmMemory> Forwarder<M> {
-    /// Creates a forwarder with these routing tables and the table number of each interface. The seed makes
+    /// Creates a forwarder with these routing tables and interfaces. The seed makes
     /// consecutive routers distribute flows over their hops differently.
     ///
     /// # Panics
     ///
     /// Panics if an interface refers to a missing table.
-    pub fn new(tables: Vec<RoutingTable<M>>, interfaces: Vec<u32>, seed: u64) -> Forwarder<M> {
+    pub fn new(tables: Vec<RoutingTable<M>>, interfaces: Vec<IncomingInterface>, seed: u64) -> Forwarder<M> {
         assert!(
-            interfaces.iter().all(|table| (*table as usize) < tables.len()),
+            interfaces.iter().all(|interface| (interface.table as usize) < tables.len()),
             "each interface refers to an existing table"
         );
         Forwarder {
@@ -224,23 +232,18 @@ impl<M: LpmMemory> Forwarder<M> {
         &mut self.tables[number as usize]
     }
 
-    /// Sets the routing table for packets from an interface. The next unused interface number adds an
-    /// interface.
+    /// Sets an interface. The next unused number adds an interface.
     ///
     /// # Panics
     ///
     /// Panics if the table does not exist or the interface number is beyond the next unused one.
-    pub fn set_interface(&mut self, interface: u32, table: u32) {
-        assert!((table as usize) < self.tables.len(), "the table exists");
-        match self.interfaces.get_mut(interface as usize) {
-            Some(slot) => *slot = table,
+    pub fn set_interface(&mut self, number: u32, interface: IncomingInterface) {
+        assert!((interface.table as usize) < self.tables.len(), "the table exists");
+        match self.interfaces.get_mut(number as usize) {
+            Some(slot) => *slot = interface,
             None => {
-                assert_eq!(
-                    interface as usize,
-                    self.interfaces.len(),
-                    "interfaces are numbered consecutively"
-                );
-                self.interfaces.push(table);
+                assert_eq!(number as usize, self.interfaces.len(), "interfaces are numbered consecutively");
+                self.interfaces.push(interface);
             }
         }
     }

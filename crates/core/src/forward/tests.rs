@@ -3,6 +3,7 @@
 use super::lpm::{LpmShape, own_memory};
 use super::*;
 use alloc::vec;
+use core::net::IpAddr;
 use core::sync::atomic::AtomicU32;
 use netstage_wire::ip::{View, v4, v6};
 use netstage_wire::mpls::{ENTRY, LabelStackEntry, Stack};
@@ -42,7 +43,8 @@ fn v4(to: [u8; 4], ttl: u8, port: u16) -> Vec<u8> {
 
 fn v6(to: [u16; 8], ttl: u8) -> Vec<u8> {
     let destination = to.into();
-    let header = v6::Header { hop_limit: ttl, destination, next_header: 59, ..v6::Header::default() };
+    let source = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 9].into();
+    let header = v6::Header { hop_limit: ttl, source, destination, next_header: 59, ..v6::Header::default() };
     let mut bytes = vec![0; v6::HEADER + 60];
     header.write(&mut bytes, 60).unwrap();
     bytes
@@ -59,6 +61,10 @@ fn labeled(entries: &[LabelStackEntry], beneath: &[u8]) -> Vec<u8> {
     bytes
 }
 
+fn interface(table: u32, mpls: bool) -> IncomingInterface {
+    IncomingInterface { table, mpls }
+}
+
 /// Networks 10.N.0.0/16 and 2001:db8:N::/48 have target N, and so have the labels 100 + N (uniform model)
 /// and 200 + N (pipe model), which are swapped. Labels 300 (uniform) and 301 (pipe) are popped into table 0.
 struct Setup {
@@ -67,7 +73,8 @@ struct Setup {
 
 impl Setup {
     fn new(hops: &[&[u32]], model: TunnelModel) -> Setup {
-        let mut router = Forwarder::new(vec![table(), table()], vec![0, 1], 7);
+        let mut router =
+            Forwarder::new(vec![table(), table()], vec![interface(0, true), interface(1, true)], 7);
         for labels in hops.iter() {
             let labels: Vec<LabelValue> = labels.iter().map(|number| label(*number)).collect();
             let hop = router.add_hop(Hop::new(1, 1500, &labels, model).unwrap());
@@ -166,17 +173,16 @@ fn push_swap_and_pop_set_the_ttl_in_both_models() {
     assert_eq!(read(&bytes), (vec![(1001, 39, 3), (77, 50, 3)], &inner[..]));
     let (_, _, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&[entry(102, 40)], &inner));
     assert_eq!(read(&bytes), (vec![(1002, 39, 3), (1003, 39, 3)], &inner[..]));
-    // At the penultimate router the payload leaves, with a lower TTL only in the uniform model.
-    for (number, ttl) in [(103, 39), (203, 64)] {
+    // At the penultimate router the payload leaves, with TTL and class of the label only in the uniform model.
+    for (number, ttl, dscp) in [(103, 39, 24), (203, 64, 46)] {
         let (_, kind, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&[entry(number, 40)], &inner));
-        assert_eq!(kind, PacketProtocol::V4);
+        assert_eq!((kind, bytes[1] >> 2), (PacketProtocol::V4, dscp));
         is_whole(&bytes, ttl);
+        let beneath = LabelStackEntry { traffic_class: 5, ..entry(77, 60) };
         let (_, kind, bytes) =
-            setup.sent(PacketProtocol::Mpls, &labeled(&[entry(number, 40), entry(77, 60)], &inner));
-        assert_eq!(
-            (kind, read(&bytes).0),
-            (PacketProtocol::Mpls, vec![(77, if ttl == 64 { 60 } else { 39 }, 3)])
-        );
+            setup.sent(PacketProtocol::Mpls, &labeled(&[entry(number, 40), beneath], &inner));
+        let expected = if ttl == 64 { (77, 60, 5) } else { (77, 39, 3) };
+        assert_eq!((kind, read(&bytes).0), (PacketProtocol::Mpls, vec![expected]));
     }
 }
 
@@ -184,27 +190,32 @@ fn push_swap_and_pop_set_the_ttl_in_both_models() {
 fn the_payload_of_a_popped_label_is_forwarded() {
     let setup = Setup::new(&[&[], &[1002]], TunnelModel::Uniform);
     let inner = v4([10, 1, 0, 1], 64, 1);
-    for (labels, ttl) in [
-        (vec![entry(300, 40)], 39),
-        (vec![entry(301, 40)], 63),
-        (vec![entry(0, 40)], 39),
-        (vec![entry(300, 40), entry(0, 70)], 39),
+    let classed = |class, number, ttl| LabelStackEntry { traffic_class: class, ..entry(number, ttl) };
+    for (labels, ttl, dscp) in [
+        (vec![entry(300, 40)], 39, 24),
+        (vec![entry(301, 40)], 63, 46),
+        // The label has the class of DSCP 46 (EF), which is kept.
+        (vec![classed(5, 300, 40)], 39, 46),
+        (vec![entry(0, 40)], 39, 24),
+        (vec![entry(300, 40), entry(0, 70)], 39, 24),
+        (vec![classed(1, 300, 40), classed(2, 300, 70)], 39, 8),
         // A pipe in a pipe, where the inner label has a higher TTL than the outer one.
-        (vec![entry(301, 40), entry(301, 50)], 63),
-        (vec![entry(7, 40), entry(99_999, 40), entry(300, 30)], 29),
+        (vec![entry(301, 40), entry(301, 50)], 63, 46),
+        (vec![classed(1, 301, 40), classed(2, 300, 50)], 49, 16),
+        (vec![entry(7, 40), entry(99_999, 40), entry(300, 30)], 29, 24),
     ] {
         let (hop, kind, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&labels, &inner));
-        assert_eq!((hop, kind), (0, PacketProtocol::V4), "{labels:?}");
+        assert_eq!((hop, kind, bytes[1] >> 2), (0, PacketProtocol::V4, dscp), "{labels:?}");
         is_whole(&bytes, ttl);
     }
     let six = v6([0x2001, 0xdb8, 2, 0, 0, 0, 0, 1], 64);
     let (hop, _, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&[entry(300, 40), entry(2, 50)], &six));
-    assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 39, 0)]));
+    assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 39, 3)]));
     is_whole(read(&bytes).1, 39);
     // IPv6 without a separate label in an LSP that ends with the explicit null of IPv4; the reverse is an
     // error.
     let (hop, _, bytes) = setup.sent(PacketProtocol::Mpls, &labeled(&[entry(0, 50)], &six));
-    assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 49, 0)]));
+    assert_eq!((hop, read(&bytes).0), (1, vec![(1002, 49, 3)]));
     let (verdict, _) = setup.forward(PacketProtocol::Mpls, &labeled(&[entry(2, 40)], &inner));
     assert_eq!(verdict, ForwardingVerdict::Drop(DropReason::Malformed));
 }
@@ -230,10 +241,82 @@ fn discarded_packets_have_a_reason() {
     let mut buffer = labeled(&[entry(101, 40)], &inner);
     let mut packet = BufferedPacket { bytes: &mut buffer, start: 0, kind: PacketProtocol::Mpls };
     assert_eq!(setup.router.forward(&mut packet, 1), ForwardingVerdict::Drop(DropReason::Unexpected));
+    // Explicit null has no interface of its own: any that accepts labels.
+    let plain = interface(0, false);
+    let mut other = Setup::new(&[&[]], TunnelModel::Uniform);
+    for (accepts, number) in [(true, 0), (false, 0), (false, 1)] {
+        other.router.set_interface(number, if accepts { interface(0, true) } else { plain });
+        for reserved in [0, 1, 14] {
+            let mut buffer = labeled(&[entry(reserved, 40)], &inner);
+            let mut packet = BufferedPacket { bytes: &mut buffer, start: 0, kind: PacketProtocol::Mpls };
+            let verdict = other.router.forward(&mut packet, number);
+            assert_eq!(verdict == ForwardingVerdict::Drop(DropReason::Unexpected), !accepts, "{reserved}");
+        }
+    }
     // Without room before the packet, no label is pushed.
     let mut buffer = inner.clone();
     let mut packet = BufferedPacket { bytes: &mut buffer, start: 0, kind: PacketProtocol::V4 };
     assert_eq!(setup.router.forward(&mut packet, 0), ForwardingVerdict::Drop(DropReason::NoRoom));
+}
+
+/// Packets from and to addresses of which no host may be served, and from and to their neighbors.
+#[test]
+fn martians_are_not_forwarded_and_not_answered() {
+    let mut setup = Setup::new(&[&[]], TunnelModel::Uniform);
+    let [good4, good6] = ["198.51.100.1", "2001:db8:ffff::1"].map(|text| text.parse::<IpAddr>().unwrap());
+    let packet = |from: IpAddr, to: IpAddr| match (from, to) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let mut bytes = vec![0; v4::HEADER + 8];
+            let header = v4::Header { ttl: 1, source, destination, ..v4::Header::default() };
+            header.write(&mut bytes, 8).unwrap();
+            (PacketProtocol::V4, bytes)
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let mut bytes = vec![0; v6::HEADER + 8];
+            let header =
+                v6::Header { hop_limit: 1, source, destination, next_header: 59, ..v6::Header::default() };
+            header.write(&mut bytes, 8).unwrap();
+            (PacketProtocol::V6, bytes)
+        }
+        _ => unreachable!("both have one version"),
+    };
+    let cases = [
+        ("0.0.0.0 0.255.255.255 127.0.0.1 127.255.255.255 169.254.0.0 169.254.255.255", true),
+        ("224.0.0.0 239.255.255.255 240.0.0.1 255.255.255.255", true),
+        ("1.0.0.0 126.255.255.255 128.0.0.0 169.253.255.255 169.255.0.0 223.255.255.255", false),
+        (":: ::1 ::ffff:0.0.0.0 ::ffff:192.0.2.1 fe80:: febf:ffff:: ff00:: ff02::1 ffff::", true),
+        ("::2 ::1:0:0:0 ::1:ffff:0:0 2001:db8:: fe7f:ffff:: fec0:: feff:ffff::", false),
+    ];
+    // A route for everything, none, and one to this router.
+    for (target, is_local) in [(Some(1), false), (None, false), (Some(2), true)] {
+        if is_local {
+            assert_eq!(setup.router.add_target(ForwardingTarget::Local), 2);
+        }
+        if let Some(target) = target {
+            setup.router.table_mut(0).v4.insert(0, 0, target).unwrap();
+            setup.router.table_mut(0).v6.insert(0, 0, target).unwrap();
+        }
+        for (addresses, is_martian) in cases {
+            for address in addresses.split(' ').map(|text| text.parse::<IpAddr>().unwrap()) {
+                let good = if address.is_ipv4() { good4 } else { good6 };
+                for (from, to) in [(address, good), (good, address)] {
+                    let (kind, bytes) = packet(from, to);
+                    let verdict = setup.forward(kind, &bytes).0;
+                    let expected = match (is_local, is_martian, target) {
+                        (true, ..) => ForwardingVerdict::Local { start: ROOM, kind },
+                        (_, true, _) => ForwardingVerdict::Drop(DropReason::Martian),
+                        (.., None) => ForwardingVerdict::Reject(ReportableError::NoRoute),
+                        (.., Some(_)) => ForwardingVerdict::Reject(ReportableError::TtlExceeded),
+                    };
+                    assert_eq!(verdict, expected, "{from} to {to}");
+                }
+            }
+        }
+        if target == Some(1) {
+            setup.router.table_mut(0).v4.remove(0, 0);
+            setup.router.table_mut(0).v6.remove(0, 0);
+        }
+    }
 }
 
 #[test]

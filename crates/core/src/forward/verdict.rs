@@ -66,6 +66,9 @@ pub enum DropReason {
     UnknownLabel,
     /// The label was not advertised to the neighbors on the receiving interface.
     Unexpected,
+    /// Source or destination that must not be forwarded: loopback, link-local, multicast, reserved or unspecified (RFC 1812,
+    /// RFC 6890).
+    Martian,
     /// A reserved label is misplaced or not supported.
     Reserved,
     /// The label stack is too deep.
@@ -84,6 +87,7 @@ impl fmt::Display for DropReason {
             DropReason::Malformed => "malformed",
             DropReason::UnknownLabel => "unknown label",
             DropReason::Unexpected => "label not expected on this interface",
+            DropReason::Martian => "source or destination that must not be forwarded",
             DropReason::Reserved => "reserved label",
             DropReason::TooDeep => "label stack too deep",
             DropReason::NoHop => "no next hop",

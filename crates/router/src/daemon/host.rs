@@ -3,6 +3,7 @@
 
 use crate::fast_path::FastPath;
 use crate::tables::{Sizes, Tables};
+use netstage_core::forward::IncomingInterface;
 use netstage_core::forward::lpm::LpmShape;
 use netstage_host::netns::netlink::NetlinkError;
 use netstage_host::netns::routes::{Metrics, StaticRoute};
@@ -13,7 +14,7 @@ use netstage_host::ports::tun::{Tun, TunLayer};
 use netstage_host::ports::{FramePort, NO_MAC, ReceivedFrame};
 use netstage_host::startup_error::StartupError;
 use netstage_routing::source::route::KernelIds;
-use netstage_scenario::router::{self, RouterConfig};
+use netstage_scenario::router::{self, InterfaceConfig, RouterConfig};
 use netstage_wire::ethernet::Mac;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -195,8 +196,13 @@ pub(super) fn tables(router: &RouterConfig, mac: Mac, report: &dyn Fn(&str)) -> 
             Err(error) => return Err(not_in_the_kernel(&error)),
         },
     };
-    let table = router.interfaces.iter().map(|interface| interface.table as u32).collect();
-    Ok(Tables::new(sizes, table, seed, loaded))
+    let interfaces = router.interfaces.iter().map(incoming).collect();
+    Ok(Tables::new(sizes, interfaces, seed, loaded))
+}
+
+/// Returns how packets from an interface are treated.
+pub(super) fn incoming(interface: &InterfaceConfig) -> IncomingInterface {
+    IncomingInterface { table: interface.table as u32, mpls: interface.mpls }
 }
 
 pub(super) fn not_in_the_kernel(error: &dyn std::fmt::Display) -> StartupError {

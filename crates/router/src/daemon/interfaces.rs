@@ -2,7 +2,7 @@
 //! and interfaces added or removed by a new configuration.
 
 use super::forward::{OWN, RouterForwardingLoop};
-use super::host::{InterfaceState, PortSlot, is_setting_of, no_interface, not_in_the_kernel};
+use super::host::{InterfaceState, PortSlot, incoming, is_setting_of, no_interface, not_in_the_kernel};
 use crate::fast_path::attachment::Pin;
 use crate::fib;
 use crate::shaper::Shaper;
@@ -97,13 +97,13 @@ impl RouterForwardingLoop {
     pub(super) fn configure(&mut self, number: u32) {
         let Some(Some(seen)) = self.interface_states.get(number as usize) else { return };
         let interface = &self.router.interfaces[number as usize];
-        let (table, mpls) = (interface.table as u32, interface.mpls);
-        let link = fib::FibInterface { mac: seen.mac, mtu: seen.mtu, table, mpls };
+        let incoming = incoming(interface);
+        let link = fib::FibInterface { mac: seen.mac, mtu: seen.mtu, incoming };
         let tables = self.slow_path.tables_mut();
         self.fib.set_interface(tables, number, link);
         self.fib.set_up(tables, number, seen.is_up);
         if let Some(fast_path) = tables.fast_path() {
-            fast_path.change(number, table, seen.mac);
+            fast_path.change(number, incoming, seen.mac);
         }
         self.require_probe(number);
     }
@@ -170,7 +170,7 @@ impl RouterForwardingLoop {
         let pin = Pin::new(&self.remains.pins(&self.router.pins), &interface.name, is_kept);
         match self.slow_path.tables_mut().fast_path_mut() {
             Some(fast_path) => {
-                fast_path.attach(number, interface.table as u32, seen.index, seen.mac, Some(&pin))
+                fast_path.attach(number, incoming(interface), seen.index, seen.mac, Some(&pin))
             }
             None => Ok(()),
         }

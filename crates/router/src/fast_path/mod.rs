@@ -14,7 +14,7 @@ use aya::maps::xdp::XdpMapError;
 use aya::maps::{DevMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramError, TestRun as _, TestRunAttrs, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use netstage_core::forward::{ForwardingTarget, Hop, IncomingLabel};
+use netstage_core::forward::{ForwardingTarget, Hop, IncomingInterface, IncomingLabel};
 use netstage_host::bpf_error;
 use netstage_host::ports::kernel::Mapping;
 use netstage_wire::ethernet::{self, Mac};
@@ -234,7 +234,7 @@ impl FastPath {
     pub fn attach(
         &mut self,
         number: u32,
-        table: u32,
+        incoming: IncomingInterface,
         index: u32,
         mac: Mac,
         pin: Option<&Pin>,
@@ -243,7 +243,7 @@ impl FastPath {
             return Err(FastPathError::Beyond { index });
         }
         self.ports.set(number, index, None, 0).map_err(FastPathError::Port)?;
-        self.expect(number, table, index, mac);
+        self.expect(number, incoming, index, mac);
         let attachment = XdpAttachment::new(self.xdp(), index, pin)?;
         self.attached.insert(number, (index, attachment));
         Ok(())
@@ -256,10 +256,10 @@ impl FastPath {
         }
     }
 
-    /// Changes the MAC address or routing table of a served interface.
-    pub fn change(&self, number: u32, table: u32, mac: Mac) {
+    /// Changes the settings or MAC address of a served interface.
+    pub fn change(&self, number: u32, incoming: IncomingInterface, mac: Mac) {
         if let Some((index, _)) = self.attached.get(&number) {
-            self.expect(number, table, *index, mac);
+            self.expect(number, incoming, *index, mac);
         }
     }
 
@@ -269,8 +269,8 @@ impl FastPath {
     }
 
     /// Accepts frames to this MAC address on an interface.
-    fn expect(&self, number: u32, table: u32, index: u32, mac: Mac) {
-        let record = layout::interface(number, table, mac);
+    fn expect(&self, number: u32, incoming: IncomingInterface, index: u32, mac: Mac) {
+        let record = layout::interface(number, incoming, mac);
         write::<INTERFACE>(&self.interfaces, index as usize, &record);
     }
 
@@ -280,13 +280,13 @@ impl FastPath {
         &mut self,
         frame: &[u8],
         number: u32,
-        table: u32,
+        incoming: IncomingInterface,
         index: u32,
         mac: Mac,
     ) -> Result<TestRunResult, ProgramError> {
         const DROP: u32 = 1;
         const PASS: u32 = 2;
-        self.expect(number, table, index, mac);
+        self.expect(number, incoming, index, mac);
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
         let context = [0, frame.len() as u32, 0, index, 0, 0];
         let context: Vec<u8> = context.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();

@@ -6,7 +6,7 @@ use netstage_core::forward::{ForwardingTarget, Hop, IncomingLabel, LabelOperatio
 
 /// Returns one bit for each interface that accepts labels.
 pub(super) fn expected(interfaces: &[FibInterface]) -> u64 {
-    let bits = interfaces.iter().enumerate().filter(|(_, interface)| interface.mpls);
+    let bits = interfaces.iter().enumerate().filter(|(_, interface)| interface.incoming.mpls);
     bits.fold(0, |bits, (number, _)| bits | 1 << number.min(63))
 }
 
@@ -30,7 +30,7 @@ impl Fib {
                 self.interfaces.push(interface);
             }
         }
-        tables.set_interface(number, interface.table);
+        tables.set_interface(number, interface.incoming);
         let first = RoutePath { interface: number, via: None, labels: Vec::new() };
         for (path, hop) in self.hops.from(&first).take_while(|(path, _)| path.interface == number) {
             let mut changed: Hop = *tables.hop(hop).0;

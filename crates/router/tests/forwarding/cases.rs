@@ -93,6 +93,9 @@ pub fn cases() -> Vec<ForwardingCase> {
         case("an unknown label", labels(&[(999, 9)], v4(plain, 64)), None),
         case("a reserved label", labels(&[(9, 9)], v4(plain, 64)), None),
         case("a wrong checksum", corrupted, None),
+        case("a loopback source", v4_from([127, 0, 0, 1], plain, 64), None),
+        case("a multicast source in an LSP", labels(&[(306, 9)], v4_from([224, 0, 0, 5], plain, 64)), None),
+        case("a link-local source", v6_from("fe80::9", 1, 64), None),
         case("half a header", (IPV4, vec![0x45, 0, 0, 100, 0, 0]), None),
         case("half a label", (MPLS, vec![0, 1]), None),
     ]
@@ -100,9 +103,13 @@ pub fn cases() -> Vec<ForwardingCase> {
 
 /// Builds a UDP packet from a sender without a route back.
 fn v4(to: [u8; 4], ttl: u8) -> EtherTypeAndPacket {
+    v4_from([203, 0, 113, 9], to, ttl)
+}
+
+fn v4_from(source: [u8; 4], to: [u8; 4], ttl: u8) -> EtherTypeAndPacket {
     const LENGTH: u8 = 100;
-    let mut packet = vec![0x45, 0, 0, LENGTH, 0, 0, 0, 0, ttl, protocol::UDP, 0, 0, 203, 0, 113, 9];
-    packet.extend(to);
+    let mut packet = vec![0x45, 0, 0, LENGTH, 0, 0, 0, 0, ttl, protocol::UDP, 0, 0];
+    packet.extend(source.into_iter().chain(to));
     let sum = checksum(&packet);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
     packet.resize(LENGTH.into(), 7);
@@ -111,8 +118,13 @@ fn v4(to: [u8; 4], ttl: u8) -> EtherTypeAndPacket {
 
 /// Builds an IPv6 packet to 2001:db8:NETWORK::5.
 fn v6(network: u16, hops: u8) -> EtherTypeAndPacket {
+    v6_from("2001:db8:eeee::9", network, hops)
+}
+
+fn v6_from(source: &str, network: u16, hops: u8) -> EtherTypeAndPacket {
+    let source: Ipv6Addr = source.parse().expect("the address is valid");
     let mut packet = vec![0x60, 0, 0, 0, 0, 60, protocol::UDP, hops];
-    packet.extend(Ipv6Addr::new(0x2001, 0xdb8, 0xeeee, 0, 0, 0, 0, 9).octets());
+    packet.extend(source.octets());
     packet.extend(Ipv6Addr::new(0x2001, 0xdb8, network, 0, 0, 0, 0, 5).octets());
     packet.resize(100, 7);
     (IPV6, packet)

@@ -7,8 +7,8 @@ mod linux;
 mod pair;
 
 use cases::{EtherTypeAndPacket, ForwardingCase, NEXT, ROUTES, cases};
-use netstage_core::forward::TunnelModel;
 use netstage_core::forward::lpm::LpmShape;
+use netstage_core::forward::{IncomingInterface, TunnelModel};
 use netstage_core::time::Instant;
 use netstage_harness::{needs, skip};
 use netstage_host::netns::Netlink;
@@ -23,6 +23,8 @@ use pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use std::path::PathBuf;
 
 const SEED: u64 = 7;
+/// Every interface accepts labels.
+const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true };
 /// MAC addresses of the interface `out` and of the next routers there.
 const OUT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];
@@ -45,9 +47,9 @@ fn sizes() -> Sizes {
 
 /// Returns the router's tables with the routes of the cases.
 fn tables(fast_path: Option<FastPath>) -> Tables {
-    let interface = |mac| fib::FibInterface { mac, mtu: 1500, table: 0, mpls: true };
+    let interface = |mac| fib::FibInterface { mac, mtu: 1500, incoming: LABELED };
     let mut fib = Fib::new(vec![interface(RIGHT_MAC), interface(OUT_MAC)], 1, TunnelModel::Uniform);
-    let mut tables = Tables::new(sizes(), vec![0, 0], SEED, fast_path);
+    let mut tables = Tables::new(sizes(), vec![LABELED; 2], SEED, fast_path);
     let (interfaces, vpns) = (["in", "out"].map(String::from), ["main".to_owned()]);
     let names = file::RouteFileNames { interfaces: &interfaces, tables: &vpns };
     for change in file::read(ROUTES, names).unwrap() {
@@ -171,7 +173,7 @@ fn the_xdp_program_forwards() {
     let mut tables = tables(Some(fast_path));
     for ForwardingCase { name, comes, leaves, .. } in cases() {
         let fast_path = tables.fast_path_mut().unwrap();
-        let run = || fast_path.try_frame(&frame(&comes), 0, 0, index, RIGHT_MAC).unwrap();
+        let run = || fast_path.try_frame(&frame(&comes), 0, LABELED, index, RIGHT_MAC).unwrap();
         match (pair.right.run(run).unwrap(), leaves) {
             (TestRunResult::Send(frame), Some(leaves)) => assert_eq!(unframed(&frame), leaves, "{name}"),
             // The slow path decides about these frames.
