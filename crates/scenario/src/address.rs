@@ -67,5 +67,7 @@ fn split_prefix(text: &str) -> Option<(IpAddr, u8)> {
 
 fn is_unicast(address: &IpAddr) -> bool {
     let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    !(address.is_multicast() || address.is_unspecified() || is_broadcast)
+    // "::ffff:192.0.2.1" is another notation of 192.0.2.1, and no address of packets.
+    let is_mapped = address.to_canonical() != *address;
+    !(address.is_multicast() || address.is_unspecified() || is_broadcast || is_mapped)
 }

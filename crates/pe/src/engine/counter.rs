@@ -10,6 +10,7 @@ netstage_host::counters! {
     NotIp "not_ip" Info "Customer frame without IPv4, IPv6 or a valid ARP message."
     IpMalformed "ip_malformed" Error "Customer IP header that is inconsistent in itself or with the frame length."
     IpChecksum "ip_checksum" Error "Customer IPv4 header with a wrong checksum."
+    SourceInvalid "source_invalid" Warning "Customer packet whose source address fails the reverse path check of its circuit (`rpf`)."
     TtlExceeded "ttl_exceeded" Info "TTL expired; an ICMP error is sent within the rate limit."
     NoRoute "no_route" Warning "The VPN has no route to the destination; an ICMP error is sent within the rate limit."
     Divided "divided" Info "IPv4 packet larger than the MTU, forwarded in fragments."

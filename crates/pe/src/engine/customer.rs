@@ -2,9 +2,11 @@
 
 use super::pool::{HEADROOM, StoredPacket};
 use super::{
-    Counter, DepartingFrame, EngineState, ICMP_BURST, ICMP_EVERY, PacketDrop, PortSide, RouteTarget,
+    Counter, DepartingFrame, EngineCircuit, EngineState, ICMP_BURST, ICMP_EVERY, PacketDrop, PortSide,
+    RouteTarget,
 };
 use netstage_core::time::Instant;
+use netstage_scenario::pe::ReversePathCheck;
 use netstage_wire::ethernet::{self, ethertype};
 use netstage_wire::ip::fragment::Fragments;
 use netstage_wire::ip::{self, protocol, v4, v6};
@@ -110,6 +112,13 @@ impl EngineState {
         now: Instant,
         arrival: &CustomerPacket,
     ) -> Result<RouteTarget, Option<PacketDrop>> {
+        if self.circuits[arrival.circuit as usize].rpf != ReversePathCheck::Off {
+            let Ok(source) = ip::View::new(self.pool.packet(arrival.packet)).map(|packet| packet.source())
+            else {
+                return Err(Some(Counter::IpMalformed.into()));
+            };
+            self.check_reverse_path(arrival.circuit as usize, source, arrival.next).map_err(Some)?;
+        }
         if let Some(RouteTarget::Local(_)) = arrival.next {
             return Err(self.handle_local_arrival(now, arrival).err());
         }
@@ -144,6 +153,29 @@ impl EngineState {
             self.clamp_segment_size(packet, mtu);
         }
         Ok(next)
+    }
+
+    /// Checks that the route to the source address is one from which a circuit may send (RFC 3704). Neighbors use
+    /// link-local addresses for packets to this router.
+    fn check_reverse_path(
+        &self,
+        circuit: usize,
+        source: IpAddr,
+        next: Option<RouteTarget>,
+    ) -> Result<(), PacketDrop> {
+        let EngineCircuit { vpn, rpf, .. } = &self.circuits[circuit];
+        let is_neighbor = matches!(source, IpAddr::V6(address) if address.is_unicast_link_local())
+            && matches!(next, Some(RouteTarget::Local(_)));
+        let is_valid = match (rpf, self.vpns[*vpn as usize].routes.get(source)) {
+            (ReversePathCheck::Off, _) => true,
+            (_, None | Some(RouteTarget::Local(_))) => is_neighbor,
+            (ReversePathCheck::Loose, Some(_)) => true,
+            (ReversePathCheck::Strict, Some(RouteTarget::Exit(exit))) => {
+                self.exits[exit as usize].circuit as usize == circuit
+            }
+            (ReversePathCheck::Strict, Some(RouteTarget::Flow(_))) => false,
+        };
+        if is_valid { Ok(()) } else { Err(Counter::SourceInvalid.into()) }
     }
 
     /// Handles a packet to this router.
@@ -239,12 +271,14 @@ impl EngineState {
         frame: &ethernet::View<'_>,
         packet: &ip::View<'_>,
     ) -> Result<(), PacketDrop> {
+        let vpn = self.circuits[circuit].vpn as usize;
+        let next = self.vpns[vpn].routes.get(packet.destination());
+        self.check_reverse_path(circuit, packet.source(), next)?;
         if packet.ttl() <= 1 {
             self.send_error_for_frame(now, circuit, frame, packet, IcmpFault::TtlExceeded);
             return Err(Counter::TtlExceeded.into());
         }
-        let vpn = self.circuits[circuit].vpn as usize;
-        let Some(next) = self.vpns[vpn].routes.get(packet.destination()) else {
+        let Some(next) = next else {
             self.send_error_for_frame(now, circuit, frame, packet, IcmpFault::NoRoute);
             return Err(Counter::NoRoute.into());
         };

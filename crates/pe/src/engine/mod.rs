@@ -64,7 +64,7 @@ use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::Epoch;
 use netstage_host::ports::FramePort;
 use netstage_host::startup_error::StartupError;
-use netstage_scenario::pe;
+use netstage_scenario::pe::{self, ReversePathCheck};
 use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::LabelValue;
 use path_mtu::PathProber;
@@ -506,6 +506,7 @@ struct EngineCircuit {
     header: EthernetTemplate,
     mtu: u16,
     mac: Option<Mac>,
+    rpf: ReversePathCheck,
     addresses: Vec<(IpAddr, u8)>,
     received: PacketTotals,
     sent: PacketTotals,

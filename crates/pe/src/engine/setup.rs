@@ -217,6 +217,7 @@ fn circuits(
             header: circuit_header(circuit, *mac),
             mtu: machine.circuit_mtu(circuit)?,
             mac: circuit.mac,
+            rpf: circuit.rpf,
             addresses: circuit.addresses.clone(),
             received: PacketTotals::default(),
             sent: PacketTotals::default(),

@@ -270,6 +270,7 @@ fn circuit(
         mac: circuit.mac.as_ref().map(|mac| mac.0),
         routes,
         mtu: circuit.mtu.map(|mtu| mtu.0 as u16),
+        rpf: circuit.rpf,
     })
 }
 

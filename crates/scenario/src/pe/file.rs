@@ -1,6 +1,6 @@
 //! Tables of the configuration file.
 
-use super::PortKind;
+use super::{PortKind, ReversePathCheck};
 use crate::address::{Address, LabelNumber, LinkAddress, Listen, PrefixText, PublicKeyText, StationText};
 use crate::error::Problems;
 use crate::file::control::Treatment;
@@ -194,6 +194,8 @@ table! {
         routes: List<CircuitRouteTable>,
         /// Maximum size of IP packets. Default: the MTU of the interface.
         mtu: Option<BoundedSize<1_280, 9_216>>,
+        /// Check of the source addresses of the customer's packets (reverse path forwarding, RFC 3704).
+        rpf: ReversePathCheck = "off",
     }
 }
 
@@ -222,6 +224,15 @@ table! {
         destination_ports: Option<Ports>,
     }
 }
+
+choice!(ReversePathCheck {
+    /// All source addresses are accepted.
+    "off" => ReversePathCheck::Off,
+    /// Packets whose source address has no route in the VPN are dropped.
+    "loose" => ReversePathCheck::Loose,
+    /// Packets are dropped unless the route to their source address leads to the circuit.
+    "strict" => ReversePathCheck::Strict,
+});
 
 choice!(PortKind {
     /// AF_XDP on customer interfaces that support it, AF_PACKET on all others.

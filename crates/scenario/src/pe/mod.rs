@@ -226,6 +226,20 @@ pub struct CircuitConfig {
     pub routes: Vec<(IpPrefix, IpAddr)>,
     /// Maximum bytes of IP packets; `None` for the MTU of the interface.
     pub mtu: Option<u16>,
+    /// Check of source addresses.
+    pub rpf: ReversePathCheck,
+}
+
+/// Check of the source addresses of customers' packets: reverse path forwarding (RFC 3704).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReversePathCheck {
+    /// All source addresses are accepted.
+    #[default]
+    Off,
+    /// The VPN must have a route to the source address.
+    Loose,
+    /// The route to the source address must lead to the circuit.
+    Strict,
 }
 
 impl CircuitConfig {

@@ -316,6 +316,7 @@ fn settings_that_deliver_packets_to_a_wrong_vpn_or_router_are_found() {
             "14:8: label 2001 is already sent to this router by VPN `blue` with peer `west`; packets of both",
         ),
         ("192.0.2.2", "127.0.0.1", "7:10: 127.0.0.1 is an address of this router, not of peer `west`; give"),
+        ("192.0.2.2", "::ffff:192.0.2.2", "found \"::ffff:192.0.2.2\""),
         (
             "to = \"192.0.2.2\"",
             "to = \"192.0.2.2\", from = \"192.0.2.2\"",

@@ -1,6 +1,8 @@
 //! Rejected frames and their counters.
 
 use super::*;
+use netstage_scenario::pe::ReversePathCheck;
+use std::net::Ipv6Addr;
 
 /// Returns two routers with authenticated management packets, and frames that crossed the core: a query and a
 /// data packet from side 0 to side 1, and the response.
@@ -221,4 +223,64 @@ fn invalid_customer_frames_are_counted() {
         frame[28..30].copy_from_slice(&checksum.to_be_bytes());
     };
     refused(&elsewhere, Counter::NoRoute);
+}
+
+/// A customer sends with source addresses of its circuit, of a route on it, of another circuit of the VPN, of the far
+/// site, of this router, and of nobody.
+#[test]
+fn source_addresses_are_checked_by_the_reverse_path() {
+    let sources =
+        [[10, 0, 0, 1], [10, 8, 1, 1], [10, 9, 0, 1], [10, 0, 1, 1], [10, 0, 0, 254], [203, 0, 113, 1]];
+    for (rpf, accepted) in [
+        (ReversePathCheck::Off, [true; 6]),
+        (ReversePathCheck::Loose, [true, true, true, true, false, false]),
+        (ReversePathCheck::Strict, [true, true, false, false, false, false]),
+    ] {
+        let mut config = config(0, CoreEncapsulation::Udp4, 1);
+        let own = &mut config.router.circuits[0];
+        own.rpf = rpf;
+        own.routes.push((prefix("10.8.0.0/16"), [10, 0, 0, 2].into()));
+        let other = pe::CircuitConfig {
+            name: "other".into(),
+            vlans: vec![7],
+            addresses: vec![([10, 9, 0, 254].into(), 16)],
+            routes: Vec::new(),
+            ..own.clone()
+        };
+        config.router.circuits.push(other);
+        let mut router = router(&config);
+        for (source, is_accepted) in sources.into_iter().zip(accepted) {
+            // The second packet is too large for the path and for the buffers: the router tells its sender.
+            for (size, sent_on, answered) in [(100, 1, 0), (9_000, 0, 1)] {
+                let before = router.count(Counter::SourceInvalid);
+                let mut sent = packet(false, 0, 0, 1, size);
+                sent[12..16].copy_from_slice(&source);
+                sent[10..12].fill(0);
+                let checksum = Sum::ZERO.bytes(&sent[..20]).checksum();
+                sent[10..12].copy_from_slice(&checksum.to_be_bytes());
+                let [answers, core] = router.pass(CUSTOMERS, Instant(1), &frame(100, &sent));
+                let refused = router.count(Counter::SourceInvalid) - before;
+                assert_eq!(refused, u64::from(!is_accepted), "{rpf:?} {source:?} {size}");
+                let expected = if is_accepted { (sent_on, answered) } else { (0, 0) };
+                assert_eq!((core.len(), answers.len()), expected, "{rpf:?} {source:?} {size}");
+            }
+        }
+    }
+}
+
+/// With a strict check, a neighbor's link-local address may reach this router, and nothing behind it.
+#[test]
+fn link_local_sources_are_valid_towards_the_router_only() {
+    let mut config = config(0, CoreEncapsulation::Udp4, 1);
+    config.router.circuits[0].rpf = ReversePathCheck::Strict;
+    let mut router = router(&config);
+    for (destination, is_accepted) in [("fd00:0::fe", true), ("fd00:1::1", false)] {
+        let before = router.count(Counter::SourceInvalid);
+        let mut sent = packet(true, 0, 0, 1, 100);
+        let [source, destination] = ["fe80::1", destination].map(|text| text.parse::<Ipv6Addr>().unwrap());
+        sent[8..24].copy_from_slice(&source.octets());
+        sent[24..40].copy_from_slice(&destination.octets());
+        let [_, core] = router.pass(CUSTOMERS, Instant(1), &frame(100, &sent));
+        assert_eq!((core.len(), router.count(Counter::SourceInvalid) - before), (0, u64::from(!is_accepted)));
+    }
 }
