@@ -7,6 +7,8 @@ mod exit;
 #[cfg(feature = "full")]
 mod serve;
 #[cfg(feature = "full")]
+mod service_manager;
+#[cfg(feature = "full")]
 mod sparkline;
 mod stages;
 #[cfg(feature = "full")]

@@ -2,6 +2,7 @@
 
 use super::table::{Table, counted};
 use crate::exit::{Failure, OK, print};
+use crate::service_manager;
 use clap::ValueEnum;
 use netstage_router::daemon::state::{LabelState, RouteFilter, RouteState};
 use netstage_router::daemon::{self, Level, Log, RouterDaemon, RouterState, Signals, query};
@@ -109,7 +110,9 @@ fn serve(configuration: &Path) -> Result<u8, Failure> {
     });
     let daemon = RouterDaemon::begin(configuration, log)?;
     print_line(&format!("ready; control socket {}", daemon.control().display()));
+    service_manager::ready();
     let last = daemon.serve(&signals)?;
+    service_manager::stopping();
     match last {
         Some(_) => Ok(OK),
         None => Err(Failure::run("forwarding stopped unexpectedly")),

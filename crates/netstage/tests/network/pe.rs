@@ -2,13 +2,16 @@
 //! and restart after a kill.
 
 use crate::support::network::{address, default_route, join};
-use crate::support::{TemporaryFolder, TestProcess, netstage, output_text, run_page, signal, within};
+use crate::support::{
+    TemporaryFolder, TestProcess, as_service, netstage, output_text, run_page, signal, within,
+};
 use netstage_harness::needs;
 use netstage_host::netns::{Namespace, Netlink};
 use netstage_pe::daemon::PeSnapshot;
 use netstage_pe::daemon::client::PeControlClient;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -28,33 +31,41 @@ impl TwoEdges {
         needs::namespaces();
         let edges = [(); 2].map(|()| Namespace::new().unwrap());
         let customers = [[(); 2]; 2].map(|site| site.map(|()| Namespace::new().unwrap()));
-        join((&edges[0], "core0", 1), (&edges[1], "core0", 2));
-        for (site, edge) in edges.iter().enumerate() {
-            edge.loopback_up().unwrap();
+        let world = TwoEdges { edges, customers };
+        world.edges.iter().for_each(|edge| edge.loopback_up().unwrap());
+        world.customers.iter().flatten().for_each(|customer| customer.loopback_up().unwrap());
+        world.connect_edges(1);
+        for (site, customer) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            world.connect_customer(site, customer, 16);
+        }
+        world
+    }
+
+    /// Creates the link between the edges, with MAC addresses that end with `mac` and the next number.
+    fn connect_edges(&self, mac: u8) {
+        join((&self.edges[0], "core0", mac), (&self.edges[1], "core0", mac + 1));
+        for (site, edge) in self.edges.iter().enumerate() {
             let mut netlink = Netlink::open(edge).unwrap();
             netlink.add_address("core0", address(&format!("192.0.2.{}", site + 1)), 24).unwrap();
             netlink.add_address("core0", address(&format!("2001:db8::{}", site + 1)), 64).unwrap();
-            for (number, name) in CUSTOMERS.iter().enumerate() {
-                let customer = &customers[site][number];
-                join((edge, name, 16 + number as u8), (customer, "eth0", 32 + number as u8));
-                let mut netlink = Netlink::open(customer).unwrap();
-                netlink.set_up("lo").unwrap();
-                for (own, length, gateway) in [
-                    (format!("10.0.{site}.2"), 24, format!("10.0.{site}.1")),
-                    (format!("fd00:{site}::2"), 64, format!("fd00:{site}::1")),
-                ] {
-                    netlink.add_address("eth0", address(&own), length).unwrap();
-                    netlink.add_route(&default_route(&gateway, "eth0")).unwrap();
-                }
-            }
+            netlink.wait_until_ready("core0").unwrap();
         }
-        for (edge, customers) in edges.iter().zip(&customers) {
-            Netlink::open(edge).unwrap().wait_until_ready("core0").unwrap();
-            customers
-                .iter()
-                .for_each(|customer| Netlink::open(customer).unwrap().wait_until_ready("eth0").unwrap());
+    }
+
+    /// Creates the link between an edge and a customer, with MAC addresses from `mac` on.
+    fn connect_customer(&self, site: usize, customer: usize, mac: u8) {
+        let [near, far] = [mac + customer as u8, mac + 16 + customer as u8];
+        let namespace = &self.customers[site][customer];
+        join((&self.edges[site], CUSTOMERS[customer], near), (namespace, "eth0", far));
+        let mut netlink = Netlink::open(namespace).unwrap();
+        for (own, length, gateway) in [
+            (format!("10.0.{site}.2"), 24, format!("10.0.{site}.1")),
+            (format!("fd00:{site}::2"), 64, format!("fd00:{site}::1")),
+        ] {
+            netlink.add_address("eth0", address(&own), length).unwrap();
+            netlink.add_route(&default_route(&gateway, "eth0")).unwrap();
         }
-        TwoEdges { edges, customers }
+        netlink.wait_until_ready("eth0").unwrap();
     }
 
     /// Sends a packet to a customer's other site and back. Returns `None` if a packet was lost.
@@ -435,7 +446,77 @@ fn conflicts_with_the_kernel_are_rejected() {
     assert!(code == Some(1) && printed.contains("UDP port 6635 is in use"), "{printed}");
 }
 
-/// Runs the commands of docs/fair-vpn.md.
+/// Interfaces are removed and recreated, with other numbers and MAC addresses; counts and the other VPN are not affected.
+fn recreated_interfaces_are_used_again() {
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-recreated");
+    (0..2).for_each(|site| configure(&folder, site, false, 1));
+    let mut edges = [0, 1].map(|site| EdgeProcess::start(&world, &folder, site));
+    assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
+    let carries = |customer: usize, text: &str| world.echo(customer, false, text).as_deref() == Some(text);
+    assert!(carries(0, "before") && carries(1, "before"));
+    Netlink::open(&world.edges[0]).unwrap().delete_link("red").unwrap();
+    let is_away = |edge: &mut EdgeProcess<'_>| {
+        let ports = edge.client.show().unwrap().ports;
+        ports.iter().any(|port| port.interface == "red" && port.failure.is_some())
+    };
+    assert!(within(TIMEOUT, || is_away(&mut edges[0])));
+    assert!(carries(1, "meanwhile"));
+    // The configuration can change meanwhile.
+    edges[0].configure(false, 3);
+    assert_eq!(edges[0].client.reload().unwrap().unwrap().len(), 2);
+    world.connect_customer(0, 0, 64);
+    assert!(within(TIMEOUT, || carries(0, "again")));
+    let settings = world.edges[0].sysctl_value("net/ipv4/conf/red/arp_ignore").unwrap();
+    assert_eq!(settings, "8", "the kernel does not answer on the new interface");
+    Netlink::open(&world.edges[0]).unwrap().delete_link("core0").unwrap();
+    assert!(within(TIMEOUT, || !is_reached(&mut edges[0])));
+    world.connect_edges(96);
+    assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
+    assert!(within(TIMEOUT, || carries(0, "again") && carries(1, "again")));
+    let state = edges[0].client.show().unwrap();
+    assert!(state.ports.iter().all(|port| port.failure.is_none()), "{:?}", state.ports);
+    assert!(state.flows.iter().all(|flow| flow.sent.packets >= 3 && flow.weight == 3.0), "{:?}", state.flows);
+    let [mut near, _] = edges;
+    signal(near.process.child().id(), "-TERM");
+    let output = near.process.output();
+    let printed = output_text(&output);
+    for line in ["red was recreated and is in use again", "core0 was recreated and is in use again"] {
+        assert!(output.status.success() && printed.contains(line), "{printed}");
+    }
+    let (code, printed) = replay(&near.trace);
+    assert!(code == Some(0) && printed.contains(", all match the trace"), "{printed}");
+}
+
+/// The router starts as the package's service: with the privileges of its unit, and tells systemd when it is ready. Peers
+/// that do not answer yet are no alarm.
+fn the_unit_starts_the_router_without_an_alarm() {
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-unit");
+    (0..2).for_each(|site| configure(&folder, site, false, 1));
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let told = || {
+        let mut bytes = [0; 64];
+        let length = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    let mut command = as_service("netstage-pe.service");
+    command.args(["pe", "run"]).arg(folder.join("pe0.toml")).env("NOTIFY_SOCKET", folder.join("notify"));
+    let mut near = TestProcess::spawn_in(&world.edges[0], command);
+    assert_eq!(told(), "READY=1\n");
+    let mut far = EdgeProcess::start_with(&world, &folder, 1, None);
+    assert!(within(TIMEOUT, || is_reached(&mut far) && world.echo(0, false, "unit").is_some()));
+    let reload = netstage(&["pe", "reload", "--socket"]).arg(folder.join("pe0.sock")).output().unwrap();
+    assert!(reload.status.success(), "{}", output_text(&reload));
+    signal(near.child().id(), "-TERM");
+    assert_eq!(told(), "STOPPING=1\n");
+    let output = near.output();
+    let printed = output_text(&output);
+    assert!(output.status.success() && printed.contains("peer far: via 192.0.2.2"), "{printed}");
+    assert!(!printed.contains("alarm") && !printed.contains("may still answer"), "{printed}");
+}
+
 /// The far end of the core link receives only smaller frames, and no router reports it.
 fn a_smaller_path_is_measured_and_carries_large_packets() {
     let world = TwoEdges::new();
@@ -462,6 +543,7 @@ fn a_smaller_path_is_measured_and_carries_large_packets() {
     assert!(within(TIMEOUT, || world.echo(0, false, &large).as_ref() == Some(&large)));
 }
 
+/// Runs the commands of docs/fair-vpn.md.
 fn the_commands_of_the_guide_work() {
     needs::namespaces();
     needs::program("ethtool", "ethtool");
@@ -489,6 +571,8 @@ netstage_harness::tests![
     a_reference_is_published_to_another_router,
     a_killed_router_is_detected_and_can_restart,
     conflicts_with_the_kernel_are_rejected,
+    recreated_interfaces_are_used_again,
+    the_unit_starts_the_router_without_an_alarm,
     a_smaller_path_is_measured_and_carries_large_packets,
     #[ignore = "takes two minutes of measuring, and needs ethtool, tc and iperf3"]
     the_commands_of_the_guide_work,

@@ -19,6 +19,8 @@ import seccomp
 NOBODY = "65534"
 # Environment variable that is set after the change of the account.
 IN_ACCOUNT = "AS_UNIT_IN_ACCOUNT"
+# Number of AF_XDP, which Python does not know.
+AF_XDP = 44
 BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Settings to which a drop-in adds values.
 LISTS = {"AmbientCapabilities", "CapabilityBoundingSet", "RestrictAddressFamilies", "SystemCallFilter"}
@@ -105,7 +107,8 @@ def restrict(unit):
                 # A system call of another architecture.
                 pass
     for family in unit["RestrictAddressFamilies"].split():
-        allowed.add_rule(seccomp.ALLOW, "socket", seccomp.Arg(0, seccomp.EQ, getattr(socket, family)))
+        number = AF_XDP if family == "AF_XDP" else getattr(socket, family)
+        allowed.add_rule(seccomp.ALLOW, "socket", seccomp.Arg(0, seccomp.EQ, number))
     allowed.load()
 
 

@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use super::network::{address, default_route, join};
-use super::{PROGRAM, TemporaryFolder, TestProcess, netstage, output_text, within};
+use super::{PROGRAM, TemporaryFolder, TestProcess, as_unit, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::Netlink;
@@ -185,10 +185,8 @@ impl Fleet {
 
     fn start_as(&self, unit: &str, namespace: &Namespace, log: &str, arguments: &[&str]) -> TestProcess {
         let log = File::create(self.folder.join(log)).unwrap();
-        let mut command =
-            Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/as_unit.py"));
-        command.arg(unit).arg(self.folder.join("netstage")).args(arguments).current_dir(&*self.folder);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut command = as_unit(unit, &self.folder.join("netstage"));
+        command.args(arguments).current_dir(&*self.folder).stdout(Stdio::null()).stderr(log);
         TestProcess::spawn_in(namespace, command)
     }
 

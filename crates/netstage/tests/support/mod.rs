@@ -23,6 +23,18 @@ pub fn netstage(arguments: &[&str]) -> Command {
     command
 }
 
+/// Returns a command that runs a program with the restrictions of a unit; drop-ins follow it after colons.
+pub fn as_unit(unit: &str, program: &Path) -> Command {
+    let mut command = Command::new(project().join("crates/netstage/tests/support/as_unit.py"));
+    command.arg(unit).arg(program).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Returns a command that runs the program under test as a service of the package.
+pub fn as_service(unit: &str) -> Command {
+    as_unit(&project().join("packaging").join(unit).display().to_string(), Path::new(PROGRAM))
+}
+
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

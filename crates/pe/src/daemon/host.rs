@@ -7,6 +7,7 @@ use netstage_host::netns::{Namespace, Netlink, ethtool};
 use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{PeConfig, PeerTunnel};
 use netstage_wire::ethernet::Mac;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddrV6, UdpSocket};
 
@@ -16,6 +17,8 @@ pub(super) struct Host {
     pub namespace: Namespace,
     netlink: Netlink,
     taken: Vec<OriginalSettings>,
+    /// Interfaces of the router, as they were last seen.
+    seen: BTreeMap<String, NetworkLink>,
 }
 
 /// Settings of a customer interface before the router took it over.
@@ -44,7 +47,7 @@ impl Host {
         let open = || -> io::Result<Host> {
             let namespace = Namespace::of_this_thread()?;
             let netlink = Netlink::open(&namespace)?;
-            Ok(Host { namespace, netlink, taken: Vec::new() })
+            Ok(Host { namespace, netlink, taken: Vec::new(), seen: BTreeMap::new() })
         };
         open().map_err(|error| {
             StartupError::from_system("cannot query the kernel's network configuration", &error)
@@ -57,6 +60,24 @@ impl Host {
             _ if error.source.raw_os_error() == Some(libc::ENODEV) => no_interface(name),
             _ => StartupError::from_system(&error.action, &error.source),
         })
+    }
+
+    /// Returns an interface of the router; if it is away at the moment, as it was last seen.
+    pub fn router_link(&mut self, name: &str) -> Result<NetworkLink, StartupError> {
+        match self.link(name) {
+            Ok(link) => {
+                self.seen.insert(name.into(), link.clone());
+                Ok(link)
+            }
+            Err(error) => self.seen.get(name).cloned().ok_or(error),
+        }
+    }
+
+    /// Returns the kernel's numbers of the interfaces of a router that exist.
+    pub fn link_numbers(&mut self, router: &PeConfig) -> BTreeMap<String, u32> {
+        let own = router.interfaces();
+        let links = self.netlink.links().unwrap_or_default().into_iter();
+        links.filter(|link| own.contains(&link.name.as_str())).map(|link| (link.name, link.index)).collect()
     }
 
     /// Returns all local addresses and their interfaces.
@@ -104,6 +125,13 @@ impl Host {
                 .map_err(|error| StartupError::from_system(&error.action, &error.source))?;
         }
         Ok(warnings)
+    }
+
+    /// Forgets the settings of an interface that was removed. Another one of its name keeps its own.
+    pub fn forget(&mut self, name: &str) {
+        if let Some(index) = self.taken.iter().position(|taken| taken.name == name) {
+            self.taken.swap_remove(index).settings.make_permanent();
+        }
     }
 
     /// Restores the settings of an interface, which may no longer exist.

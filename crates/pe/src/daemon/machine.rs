@@ -29,7 +29,7 @@ pub(super) fn machine(
 }
 
 fn interface(host: &mut Host, name: &str) -> Result<HostInterface, StartupError> {
-    let link = host.link(name)?;
+    let link = host.router_link(name)?;
     let mac = link.mac.ok_or_else(|| {
         let remedy = "use an Ethernet, VLAN or veth interface";
         StartupError::new(format!("{name} has no Ethernet address"), remedy)

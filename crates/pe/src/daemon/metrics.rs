@@ -114,7 +114,7 @@ fn peers(page: &mut Page, state: &PeSnapshot) {
 
 fn flows(page: &mut Page, state: &PeSnapshot) {
     let count = |value: u64| Some(value as f64);
-    let metrics: [(&str, &str, &str, FlowMetric<'_>); 16] = [
+    let metrics: [(&str, &str, &str, FlowMetric<'_>); 17] = [
         ("sent_packets_total", "counter", "Data packets sent to the peer.", &|f| count(f.sent.packets)),
         ("sent_bytes_total", "counter", "IP-layer bytes sent to the peer.", &|f| count(f.sent.bytes)),
         ("received_packets_total", "counter", "Data packets received from the peer.", &|f| {
@@ -136,9 +136,18 @@ fn flows(page: &mut Page, state: &PeSnapshot) {
             count(f.window.as_ref()?.queries)
         }),
         ("queue_packets", "gauge", "Queued packets.", &|f| count(f.queue)),
-        ("queue_dropped_packets_total", "counter", "Packets dropped because the queue was full.", &|f| {
-            count(f.counters.get("queue_full").copied().unwrap_or(0))
-        }),
+        (
+            "queue_dropped_packets_total",
+            "counter",
+            "Packets dropped by the queue or one of its classes.",
+            &|f| count(f.queue_drops()),
+        ),
+        (
+            "bad_replies_total",
+            "counter",
+            "Responses of the peer ignored because they repeated another or reported an impossible count.",
+            &|f| count(f.window.as_ref()?.bad_replies),
+        ),
         ("window_packets", "gauge", "Window size.", &|f| Some(f.window.as_ref()?.packets)),
         ("in_flight_packets", "gauge", "Packets sent and not yet acknowledged.", &|f| {
             count(f.window.as_ref()?.in_flight)
@@ -217,12 +226,18 @@ mod tests {
 
     #[test]
     fn every_sample_has_help_type_and_a_number() {
-        let window = WindowState { packets: 12.5, round_trip_ns: 25_000_000, ..WindowState::default() };
+        let window = WindowState {
+            packets: 12.5,
+            round_trip_ns: 25_000_000,
+            bad_replies: 2,
+            ..WindowState::default()
+        };
         let flow = FlowState {
             vpn: "red".into(),
             peer: "west".into(),
             sent: TrafficState { packets: 7, bytes: 700 },
             window: Some(window),
+            counters: [("queue_full".to_owned(), 3), ("queue_dropped".to_owned(), 4)].into(),
             ..FlowState::default()
         };
         let state = PeSnapshot {
@@ -245,6 +260,8 @@ mod tests {
             "netstage_pe_flow_round_trip_seconds{vpn=\"red\",peer=\"west\"} 0.025",
             "netstage_pe_events_total{reason=\"queue_full\",severity=\"info\"} 3",
             "# TYPE netstage_pe_flow_window_packets gauge",
+            "netstage_pe_flow_queue_dropped_packets_total{vpn=\"red\",peer=\"west\"} 7",
+            "netstage_pe_flow_bad_replies_total{vpn=\"red\",peer=\"west\"} 2",
             "netstage_pe_reference_age_seconds{reference=\"gold\"} 0.25",
             "netstage_pe_reference_received_total{reference=\"gold\"} 4",
             "netstage_pe_reference_old{reference=\"silver\"} 1",

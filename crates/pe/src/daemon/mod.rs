@@ -45,7 +45,7 @@ use port::AnyPort;
 use recorder::Recorder;
 use reload::PeConfigurationFile;
 use session::{PortGuard, RouterEpoch};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use steering::FilterProgram;
@@ -58,7 +58,7 @@ pub type PeError = startup_error::DaemonError<Errors>;
 pub struct PeDaemon {
     crew: ForwardingThreads,
     follower: RouteFollower,
-    loaded: PeConfigurationFile,
+    loaded: Arc<PeConfigurationFile>,
     _guard: PortGuard,
 }
 
@@ -112,8 +112,18 @@ impl PeDaemon {
         let crew = ForwardingThreads::new(cores);
         let route_log = Arc::clone(&log);
         let report = move |peer: &str, way: &Result<PeerRoute, String>| log_route(&route_log, peer, way);
-        let follower = RouteFollower::begin(host, Arc::clone(&router), crew.orders(), Box::new(report))?;
-        let loaded = PeConfigurationFile::new(path.to_owned(), beginning, shares.into_placement(), log);
+        let traced_text = trace.map(|_| text);
+        let placement = shares.into_placement();
+        let loaded = PeConfigurationFile::new(path.to_owned(), traced_text, beginning, placement, log);
+        let loaded = Arc::new(loaded);
+        let reopen = {
+            let (loaded, orders) = (Arc::clone(&loaded), crew.orders());
+            move |host: &mut Host, router: &PeConfig, interfaces: &BTreeSet<String>| {
+                loaded.reopen(host, router, interfaces, &orders)
+            }
+        };
+        let (report, reopen) = (Box::new(report), Box::new(reopen));
+        let follower = RouteFollower::begin(host, Arc::clone(&router), crew.orders(), report, reopen)?;
         // Reading a file with thousands of VPNs allocates much more memory than is kept.
         memory::release_unused();
         Ok(PeDaemon { crew, follower, loaded, _guard: guard })

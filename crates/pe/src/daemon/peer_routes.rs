@@ -1,4 +1,5 @@
-//! Follows the kernel: updates the route to each peer when routes, neighbors or interfaces change.
+//! Follows the kernel: updates the route to each peer when routes, neighbors or interfaces change, and takes interfaces
+//! up again that were removed and recreated.
 
 use super::forward::PeCommand;
 use super::host::{Host, PeerRoute};
@@ -8,6 +9,7 @@ use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::PeConfig;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +22,9 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// forgets neighbor entries that seem unused.
 const IMPATIENT: Duration = Duration::from_millis(500);
 const PATIENT: Duration = Duration::from_secs(5);
+/// Time in which a new peer may become reachable before that is an alarm: the kernel asks for a neighbor three times, once a
+/// second.
+const RESOLUTION: Duration = Duration::from_secs(4);
 
 /// Present routes to the peers.
 #[derive(Debug)]
@@ -27,14 +32,29 @@ pub(super) struct PeerRoutes {
     pub router: Arc<PeConfig>,
     /// Route to each peer, or the reason why there is none.
     pub routes: Vec<Result<PeerRoute, String>>,
+    /// Start of the resolution of each peer that has not been resolved or reported yet.
+    resolving: Vec<Option<Instant>>,
+}
+
+impl PeerRoutes {
+    fn unresolved(router: Arc<PeConfig>) -> PeerRoutes {
+        let peers = router.peers.len();
+        let resolving = vec![Some(Instant::now()); peers];
+        PeerRoutes { router, routes: vec![Err("its route is being resolved".into()); peers], resolving }
+    }
 }
 
 /// Callback for a changed route: peer name, and the route or the reason why there is none.
 pub(super) type RouteCallback = Box<dyn Fn(&str, &Result<PeerRoute, String>) + Send + Sync>;
 
+/// Callback for interfaces that are others now than those the router opened. Returns whether it opened them.
+pub(super) type InterfaceCallback = Box<dyn Fn(&mut Host, &PeConfig, &BTreeSet<String>) -> bool + Send>;
+
 struct FollowerState {
     host: Host,
     known: PeerRoutes,
+    /// The kernel's number of each interface when it was opened.
+    opened: BTreeMap<String, u32>,
 }
 
 /// Handle to the thread.
@@ -53,6 +73,7 @@ impl RouteFollower {
         router: Arc<PeConfig>,
         orders: AllCommandSenders,
         report: RouteCallback,
+        reopen: InterfaceCallback,
     ) -> Result<RouteFollower, StartupError> {
         let failed =
             |error: io::Error| StartupError::from_system("cannot follow the kernel's routes", &error);
@@ -60,13 +81,14 @@ impl RouteFollower {
         let stop = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let stop = Arc::new(stop.map_err(|error| failed(error.into()))?);
         let report = Arc::new(report);
-        let mut known = PeerRoutes { routes: vec![Err(String::new()); router.peers.len()], router };
+        let opened = host.link_numbers(&router);
+        let mut known = PeerRoutes::unresolved(router);
         refresh(&mut host, &mut known, &orders, &report);
-        let shared = Arc::new(Mutex::new(FollowerState { host, known }));
+        let shared = Arc::new(Mutex::new(FollowerState { host, known, opened }));
         let thread = {
             let (shared, orders, report, stop) =
                 (Arc::clone(&shared), orders.clone(), Arc::clone(&report), Arc::clone(&stop));
-            let follow = move || follow(&shared, &bell, &stop, &orders, &report);
+            let follow = move || follow(&shared, &bell, &stop, &orders, &report, &reopen);
             std::thread::Builder::new().name("pe-follow".into()).spawn(follow).map_err(failed)?
         };
         Ok(RouteFollower { shared, orders, report, stop, thread: Some(thread) })
@@ -79,19 +101,23 @@ impl RouteFollower {
         change: impl FnOnce(&mut Host, &PeConfig) -> Result<Arc<PeConfig>, E>,
     ) -> Result<(), E> {
         let mut shared = lock(&self.shared);
-        let FollowerState { host, known } = &mut *shared;
+        let FollowerState { host, known, opened } = &mut *shared;
         let router = change(host, &known.router)?;
-        let before: Vec<String> = known.router.peers.iter().map(|peer| peer.name.clone()).collect();
-        let ways = router.peers.iter().map(|peer| {
+        let mut new = PeerRoutes::unresolved(router);
+        for (number, peer) in new.router.peers.iter().enumerate() {
             // An unchanged route is not reported again, but the engines have renumbered their peers.
-            let known_before = before.iter().position(|name| *name == peer.name);
-            known_before.map_or(Err(String::new()), |number| known.routes[number].clone())
-        });
-        known.routes = ways.collect();
-        known.router = router;
-        for number in 0..known.routes.len() {
-            send_route(known, number, &self.orders);
+            if let Some(before) = known.router.peers.iter().position(|before| before.name == peer.name) {
+                new.routes[number].clone_from(&known.routes[before]);
+                new.resolving[number] = known.resolving[before];
+            }
         }
+        *known = new;
+        let present = host.link_numbers(&known.router);
+        opened.retain(|name, _| known.router.interfaces().contains(&name.as_str()));
+        present.into_iter().for_each(|(name, number)| {
+            opened.entry(name).or_insert(number);
+        });
+        send_routes(known, &self.orders);
         refresh(host, known, &self.orders, &self.report);
         Ok(())
     }
@@ -123,6 +149,7 @@ fn follow(
     stop: &EventFd,
     orders: &AllCommandSenders,
     report: &RouteCallback,
+    reopen: &InterfaceCallback,
 ) {
     let mut next = Instant::now();
     loop {
@@ -142,7 +169,15 @@ fn follow(
             continue;
         }
         let mut shared = lock(shared);
-        let FollowerState { host, known } = &mut *shared;
+        let FollowerState { host, known, opened } = &mut *shared;
+        let present = host.link_numbers(&known.router);
+        let others =
+            present.iter().filter(|(name, number)| opened.get(*name).is_some_and(|old| old != *number));
+        let others: BTreeSet<String> = others.map(|(name, _)| name.clone()).collect();
+        if !others.is_empty() && reopen(host, &known.router, &others) {
+            opened.extend(present);
+            send_routes(known, orders);
+        }
         refresh(host, known, orders, report);
         let all = known.routes.iter().all(Result::is_ok);
         next = Instant::now() + if all { PATIENT } else { IMPATIENT };
@@ -154,13 +189,19 @@ fn refresh(host: &mut Host, known: &mut PeerRoutes, orders: &AllCommandSenders, 
     for number in 0..known.routes.len() {
         let peer = &known.router.peers[number];
         let way = host.route_to_peer(&known.router, &peer.tunnel, peer.mtu);
-        if way == known.routes[number] {
+        let is_resolving = known.resolving[number].is_some_and(|start| start.elapsed() < RESOLUTION);
+        if way == known.routes[number] || (way.is_err() && is_resolving) {
             continue;
         }
         report(&peer.name, &way);
+        known.resolving[number] = None;
         known.routes[number] = way;
         send_route(known, number, orders);
     }
+}
+
+fn send_routes(known: &PeerRoutes, orders: &AllCommandSenders) {
+    (0..known.routes.len()).for_each(|number| send_route(known, number, orders));
 }
 
 fn send_route(known: &PeerRoutes, number: usize, orders: &AllCommandSenders) {

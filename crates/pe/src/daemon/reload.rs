@@ -20,10 +20,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Configuration file, and counts of applied and rejected configurations.
 pub(super) struct PeConfigurationFile {
     pub path: PathBuf,
+    /// Text of the present configuration, for the trace; empty without one.
+    traced_text: Mutex<String>,
     beginning: RouterEpoch,
     log: Log,
     counts: Mutex<ReloadCounts>,
     placement: Mutex<VpnPlacement>,
+    /// Last reason why an interface that was recreated could not be opened.
+    reopen_failure: Mutex<Option<String>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -34,14 +38,25 @@ struct ReloadCounts {
 }
 
 impl PeConfigurationFile {
+    /// `traced_text` is the text of the first configuration, if decisions are traced.
     pub fn new(
         path: PathBuf,
+        traced_text: Option<&str>,
         beginning: RouterEpoch,
         placement: VpnPlacement,
         log: Log,
     ) -> PeConfigurationFile {
         let counts = Mutex::new(ReloadCounts { taken: 1, ..ReloadCounts::default() });
-        PeConfigurationFile { path, beginning, log, counts, placement: Mutex::new(placement) }
+        let traced_text = Mutex::new(traced_text.unwrap_or_default().to_owned());
+        PeConfigurationFile {
+            path,
+            traced_text,
+            beginning,
+            log,
+            counts,
+            placement: Mutex::new(placement),
+            reopen_failure: Mutex::default(),
+        }
     }
 
     fn counts(&self) -> MutexGuard<'_, ReloadCounts> {
@@ -58,7 +73,11 @@ impl PeConfigurationFile {
             let text = pe::read(&self.path).map_err(PeError::Configuration)?;
             let new =
                 Arc::new(pe::parse(&self.path.display().to_string(), &text).map_err(PeError::Configuration)?);
-            self.take(host, old, &new, text, orders)?;
+            self.take(host, [old, &new], &BTreeSet::new(), &text, orders)?;
+            let mut traced = self.traced_text();
+            if !traced.is_empty() {
+                *traced = text;
+            }
             changes = differences(old, &new);
             Ok(new)
         });
@@ -84,13 +103,43 @@ impl PeConfigurationFile {
         }
     }
 
-    /// Checks a configuration against the host and applies it to the engines.
+    fn traced_text(&self) -> MutexGuard<'_, String> {
+        self.traced_text.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes interfaces up again that were removed and recreated. Everything else keeps its state. Returns whether it
+    /// succeeded; a reason why not is logged once.
+    pub fn reopen(
+        &self,
+        host: &mut Host,
+        router: &PeConfig,
+        interfaces: &BTreeSet<String>,
+        orders: &AllCommandSenders,
+    ) -> bool {
+        let text = self.traced_text().clone();
+        let names = interfaces.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let failure = match self.take(host, [router, router], interfaces, &text, orders) {
+            Ok(()) => None,
+            Err(error) => Some(format!("{names} was recreated, but the router cannot use it:\n{error}")),
+        };
+        let mut known = self.reopen_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        match &failure {
+            None => (self.log)(Level::Note, &format!("{names} was recreated and is in use again")),
+            Some(why) if *known != failure => (self.log)(Level::Alarm, why.trim_end()),
+            Some(_) => {}
+        }
+        *known = failure;
+        known.is_none()
+    }
+
+    /// Checks a configuration against the host and applies it to the engines. Ports of `reopened` interfaces are opened
+    /// again.
     fn take(
         &self,
         host: &mut Host,
-        old: &PeConfig,
-        new: &PeConfig,
-        text: String,
+        [old, new]: [&PeConfig; 2],
+        reopened: &BTreeSet<String>,
+        text: &str,
         orders: &AllCommandSenders,
     ) -> Result<(), PeError> {
         for (what, is_same) in [
@@ -117,7 +166,7 @@ impl PeConfigurationFile {
         let shares =
             CoreConfigurations::new(new, VpnPlacement::new(new, &placement)?, host, &self.beginning)?;
         let (done, finished) = channel();
-        let replacements = self.replacements(host, [old, new], &placement, &shares, &text, &done);
+        let replacements = self.replacements(host, [old, new], reopened, &placement, &shares, text, &done);
         drop(done);
         // Gives back interfaces the router no longer uses, or no longer needs after a rejection.
         let left = if replacements.is_ok() { (&before, &after) } else { (&after, &before) };
@@ -139,12 +188,19 @@ impl PeConfigurationFile {
         &self,
         host: &mut Host,
         [old, new]: [&PeConfig; 2],
+        reopened: &BTreeSet<String>,
         placement: &VpnPlacement,
         shares: &CoreConfigurations,
         text: &str,
         done: &Sender<()>,
     ) -> Result<Vec<Replacement>, PeError> {
-        for name in new.customer_interfaces().difference(&old.customer_interfaces()) {
+        let known = old.customer_interfaces();
+        for name in new.customer_interfaces() {
+            if reopened.contains(name) {
+                host.forget(name);
+            } else if known.contains(name) {
+                continue;
+            }
             host.take_over(name)?.iter().for_each(|warning| (self.log)(Level::Note, warning));
         }
         let board = SharedReferences::new(new);
@@ -153,7 +209,7 @@ impl PeConfigurationFile {
             let has = ports(old, placement, core);
             let (mut opened, mut filters) = (Vec::new(), Vec::new());
             for (name, filter) in shares.interfaces(core, new)? {
-                if !has.contains(name) {
+                if !has.contains(name) || reopened.contains(name) {
                     opened.push((name.to_owned(), open(host, name, new, filter.as_ref(), &self.log)?));
                 }
                 filters.push(filter);

@@ -159,6 +159,16 @@ pub struct FlowState {
     pub counters: BTreeMap<String, u64>,
 }
 
+impl FlowState {
+    /// Returns the number of packets dropped by the ingress queue, with or without classes.
+    pub fn queue_drops(&self) -> u64 {
+        [Counter::QueueFull, Counter::QueueDropped]
+            .iter()
+            .filter_map(|counter| self.counters.get(counter.name()))
+            .sum()
+    }
+}
+
 /// Number of packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficState {
@@ -200,6 +210,8 @@ pub struct WindowState {
     pub queries: u64,
     /// Number of times the window timed out because the peer was silent.
     pub silences: u64,
+    /// Responses ignored because they repeated another or reported an impossible count.
+    pub bad_replies: u64,
 }
 
 /// State of a reference flow, measured by a peer or by this router.
@@ -431,6 +443,7 @@ fn flows(engine: &PeEngine<AnyPort>) -> Vec<FlowState> {
                 lost: counters.lost,
                 queries: counters.queries,
                 silences: counters.silences,
+                bad_replies: counters.bad_replies,
             }
         });
         let counted = Counter::ALL.iter().map(|counter| (counter.name().to_owned(), flow.count(*counter)));

@@ -9,7 +9,7 @@ use netstage_core::time::Instant;
 use netstage_host::ports::FramePort;
 use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::PeConfig;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// New configuration, ready to apply. Preparing takes long and needs no engine; applying takes microseconds
 /// per VPN flow.
@@ -34,7 +34,8 @@ impl PreparedReplacement {
 }
 
 impl<P: FramePort> PeEngine<P> {
-    /// Applies a new configuration. `opened` are the ports it adds. Returns the ports it removes.
+    /// Applies a new configuration. `opened` are the ports it adds, or those opened again because another interface has
+    /// their name now. Returns the ports it removes.
     ///
     /// # Panics
     ///
@@ -51,11 +52,12 @@ impl<P: FramePort> PeEngine<P> {
         let names = old.names.ports.clone();
         let mut available: HashMap<String, EnginePort<P>> =
             names.into_iter().zip(self.ports.drain(..)).collect();
+        let recreated: HashSet<String> = opened.iter().map(|(name, _)| name.clone()).collect();
         available.extend(opened.into_iter().map(|(name, port)| (name, EnginePort { port, failure: None })));
         let ports = new.names.ports.iter();
         self.ports = ports.map(|name| available.remove(name).expect("every port is available")).collect();
         let largest = new.pool.room();
-        new.take_over(now, old, &settings);
+        new.take_over(now, old, &settings, &recreated);
         new.pool.fit(buffers, setup::reserve(self.ports.len()), largest);
         self.state = new;
         available.into_values().map(|attached| attached.port).collect()
@@ -63,13 +65,20 @@ impl<P: FramePort> PeEngine<P> {
 }
 
 impl EngineState {
-    fn take_over(&mut self, now: Instant, old: &mut EngineState, settings: &[VpnFlowSettings]) {
+    /// `recreated` are the ports behind which everything may have changed.
+    fn take_over(
+        &mut self,
+        now: Instant,
+        old: &mut EngineState,
+        settings: &[VpnFlowSettings],
+        recreated: &HashSet<String>,
+    ) {
         std::mem::swap(&mut self.pool, &mut old.pool);
         std::mem::swap(&mut self.totals, &mut old.totals);
         std::mem::swap(&mut self.alarms, &mut old.alarms);
         self.take_over_flows(now, old, settings);
         self.take_over_references(now, old);
-        self.take_over_circuits(old);
+        self.take_over_circuits(old, recreated);
         let before: HashMap<&str, usize> =
             old.names.peers.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
         for (number, (name, peer)) in self.names.peers.iter().zip(&mut self.peers).enumerate() {
@@ -77,7 +86,7 @@ impl EngineState {
             self.secure.take_over(number, &mut old.secure, known_number);
             let known = &mut old.peers[known_number];
             let port = &old.names.ports[known.port as usize];
-            let port = self.names.ports.iter().position(|name| name == port);
+            let port = self.names.ports.iter().position(|name| name == port && !recreated.contains(name));
             if let (true, Some(port)) = (known.encapsulation == peer.encapsulation, port) {
                 (peer.port, peer.header, peer.is_reachable) = (port as u32, known.header, known.is_reachable);
                 peer.path.take_over(&mut known.path);
@@ -121,7 +130,7 @@ impl EngineState {
         self.flows.iter().map(|flow| (vpns[flow.vpn as usize].as_str(), peers[flow.peer as usize].as_str()))
     }
 
-    fn take_over_circuits(&mut self, old: &mut EngineState) {
+    fn take_over_circuits(&mut self, old: &mut EngineState, recreated: &HashSet<String>) {
         let before: HashMap<&str, usize> =
             old.names.circuits.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
         for (number, name) in self.names.circuits.iter().enumerate() {
@@ -130,7 +139,9 @@ impl EngineState {
             (circuit.received, circuit.sent) = (known_circuit.received, known_circuit.sent);
             let port =
                 |state: &[String], circuit: &super::EngineCircuit| state[circuit.port as usize].clone();
-            let is_same_link = port(&self.names.ports, circuit) == port(&old.names.ports, known_circuit)
+            let name = port(&self.names.ports, circuit);
+            let is_same_link = name == port(&old.names.ports, known_circuit)
+                && !recreated.contains(&name)
                 && circuit.header.bytes() == known_circuit.header.bytes();
             if is_same_link {
                 self.neighbors.adopt(&mut old.neighbors, known as u32, number as u32);

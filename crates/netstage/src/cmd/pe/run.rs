@@ -2,6 +2,7 @@
 
 use super::json;
 use crate::exit::{Failure, OK};
+use crate::service_manager;
 use netstage_pe::daemon::{Level, Log, PeDaemon, ServeEnd, Signals};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -35,8 +36,12 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     });
     let daemon = PeDaemon::begin(&arguments.configuration, arguments.trace.as_deref(), log)?;
     let control = daemon.router().control.clone();
-    let ready = || print_line(&format!("ready; control socket {}", control.display()));
+    let ready = || {
+        print_line(&format!("ready; control socket {}", control.display()));
+        service_manager::ready();
+    };
     let (ended, daemon) = daemon.serve(signals, ready)?;
+    service_manager::stopping();
     if let (Some(state), Some(path)) = (daemon.end(), &arguments.last_state) {
         write(path, &json(&state)?).map_err(|error| Failure::write(path, &error))?;
     }

@@ -121,7 +121,6 @@ fn page(before: &PeSnapshot, now: &PeSnapshot, max: usize) -> String {
         let per_second =
             |now: u64, before: u64| format!("{:.0}", now.saturating_sub(before) as f64 / interval);
         let lost = |flow: &FlowState| flow.window.as_ref().map_or(0, |window| window.lost);
-        let dropped = |flow: &FlowState| flow.counters.get("queue_full").copied().unwrap_or(0);
         table.row([
             flow.vpn.clone(),
             flow.peer.clone(),
@@ -129,7 +128,7 @@ fn page(before: &PeSnapshot, now: &PeSnapshot, max: usize) -> String {
             rate(bits(flow.sent.bytes, before.sent.bytes)),
             rate(bits(flow.received.bytes, before.received.bytes)),
             per_second(lost(flow), lost(before)),
-            per_second(dropped(flow), dropped(before)),
+            per_second(flow.queue_drops(), before.queue_drops()),
             flow.queue.to_string(),
             window.map_or("-".into(), |window| format!("{:.1}", window.packets)),
             window.map_or("-".into(), |window| window.in_flight.to_string()),

@@ -1,7 +1,7 @@
 //! State of a router as tables.
 
-use crate::cmd::table::{Table, time};
-use netstage_pe::daemon::snapshot::{PeSnapshot, meaning};
+use crate::cmd::table::{self, Table, time};
+use netstage_pe::daemon::snapshot::{FlowState, PeSnapshot, meaning};
 
 pub fn router(state: &PeSnapshot) -> String {
     let mut text = format!(
@@ -85,10 +85,18 @@ pub fn flows(state: &PeSnapshot) -> String {
             flow.queue.to_string(),
             window.map_or("-".into(), |window| format!("{:.1}", window.packets)),
             window.map_or("-".into(), |window| time(window.round_trip_ns)),
-            if flow.is_silent { "SILENT".into() } else { String::new() },
+            remarks(flow),
         ]);
     }
     table.text()
+}
+
+/// Returns what an operator should look after.
+fn remarks(flow: &FlowState) -> String {
+    let bad_replies = flow.window.as_ref().map_or(0, |window| window.bad_replies);
+    let silent = flow.is_silent.then(|| "SILENT".to_owned());
+    let bad = (bad_replies > 0).then(|| table::counted(bad_replies as usize, "rejected response"));
+    silent.into_iter().chain(bad).collect::<Vec<_>>().join(", ")
 }
 
 pub fn references(state: &PeSnapshot) -> String {
@@ -177,7 +185,7 @@ pub fn counters(state: &PeSnapshot) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_pe::daemon::snapshot::{FlowState, PeerState, ReferenceState, WindowState};
+    use netstage_pe::daemon::snapshot::{PeerState, ReferenceState, WindowState};
 
     #[test]
     fn problems_are_visible() {

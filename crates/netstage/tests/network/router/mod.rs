@@ -7,8 +7,9 @@ pub mod limits;
 mod network;
 pub mod output;
 
-use self::network::{TwoSites, counted, interface, label, route, socket, state};
-use crate::support::TemporaryFolder;
+use self::network::{TIMEOUT, TwoSites, counted, interface, label, route, socket, state};
+use crate::support::{TemporaryFolder, TestProcess, as_service};
+use std::os::unix::net::UnixDatagram;
 
 fn test_sites(fast_path: &str) {
     let world = TwoSites::new();
@@ -51,6 +52,28 @@ fn sites_communicate_by_the_fast_path() {
 
 fn sites_communicate_by_the_slow_path() {
     test_sites("off");
+}
+
+/// The router starts as the package's service: with the privileges of its unit, which suffice for its kernel program.
+fn the_unit_starts_the_router() {
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-unit");
+    let manager = UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
+    for site in 0..2 {
+        world.configure(&folder, site, "fast_path = \"auto\"", "");
+    }
+    let mut command = as_service("netstage-router.service");
+    command.args(["router", "run"]).arg(folder.join("router0.toml"));
+    command.env("NOTIFY_SOCKET", folder.join("notify"));
+    let _near = TestProcess::spawn_in(&world.routers[0], command);
+    let mut bytes = [0; 64];
+    let length = manager.recv(&mut bytes).unwrap();
+    assert_eq!(&bytes[..length], b"READY=1\n");
+    let _far = world.start(&folder, 1);
+    world.wait_for_fast_path(&folder);
+    world.transfer();
+    assert!(state(&folder, 0).fast_path && counted(&state(&folder, 0), "kernel", "pushed") > 700);
 }
 
 fn labels_are_forwarded_on_a_link_without_ethernet() {
@@ -97,6 +120,7 @@ fn errors_are_reported_with_a_remedy() {
 netstage_harness::tests![
     sites_communicate_by_the_fast_path,
     sites_communicate_by_the_slow_path,
+    the_unit_starts_the_router,
     labels_are_forwarded_on_a_link_without_ethernet,
     errors_are_reported_with_a_remedy,
 ];

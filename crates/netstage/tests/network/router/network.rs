@@ -128,11 +128,15 @@ impl TwoSites {
             self.start(folder, site)
         });
         if !head.contains("\"off\"") {
-            // The fast path starts when both routers run.
-            let all_fast = |site| interfaces(folder, site).iter().all(|interface| interface.slow.is_none());
-            assert!(within(TIMEOUT, || all_fast(0) && all_fast(1)), "{:?}", interfaces(folder, 0));
+            self.wait_for_fast_path(folder);
         }
         processes
+    }
+
+    /// Waits until the fast path has started, as it does when both routers run.
+    pub fn wait_for_fast_path(&self, folder: &TemporaryFolder) {
+        let all_fast = |site| interfaces(folder, site).iter().all(|interface| interface.slow.is_none());
+        assert!(within(TIMEOUT, || all_fast(0) && all_fast(1)), "{:?}", interfaces(folder, 0));
     }
 
     /// Transfers 1 MiB in both directions.
