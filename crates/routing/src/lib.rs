@@ -1,6 +1,6 @@
-//! BGP and LDP sessions over sockets, and the route sources of the MPLS router.
+//! BGP, LDP and RSVP-TE over sockets, and the route sources of the MPLS router.
 //!
-//! - [`bgp`]: BGP-4 for router tests; [`ldp`]: label distribution.
+//! - [`bgp`]: BGP-4 for router tests; [`ldp`] and [`rsvp`]: label distribution.
 //! - [`source`]: routes and labels from a file, from the kernel, or from a routing daemon's forwarding plane
 //!   manager.
 //! - `peering`: TCP connections between routers.
@@ -17,4 +17,5 @@
 pub mod bgp;
 pub mod ldp;
 mod peering;
+pub mod rsvp;
 pub mod source;

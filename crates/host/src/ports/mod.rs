@@ -11,7 +11,9 @@ pub mod af_packet;
 pub mod af_xdp;
 pub mod kernel;
 pub mod pcapng;
+pub mod readiness;
 pub mod ring;
+pub mod router_alert;
 pub mod tcp_protection;
 pub mod tun;
 

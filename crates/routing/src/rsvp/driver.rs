@@ -1,0 +1,213 @@
+//! Sockets and timers of a speaker.
+
+use super::interface::Interface;
+use super::{RsvpCommand, RsvpFault, RsvpReport, RsvpSnapshot, RsvpSockets};
+use netstage_core::rsvp::{RsvpConfig, RsvpInterface, RsvpSpeaker, RsvpTransmit};
+use netstage_core::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Sleep, sleep_until};
+
+/// Longest sleep of the timer: the interval at which interfaces are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) struct Driver<H> {
+    speaker: RsvpSpeaker,
+    place: RsvpSockets,
+    /// Open interfaces, in the order of the place.
+    interfaces: Vec<Option<Interface>>,
+    /// Time of the next check of the interfaces.
+    next_check: Instant,
+    tunnels: BTreeSet<u16>,
+    epoch: std::time::Instant,
+    handle: H,
+}
+
+/// Reason why the task was woken.
+enum Wake {
+    Command(Option<RsvpCommand>),
+    Packets,
+    Timer,
+}
+
+impl<H: FnMut(Instant, RsvpReport)> Driver<H> {
+    pub(super) fn new(
+        config: RsvpConfig,
+        place: RsvpSockets,
+        epoch: std::time::Instant,
+        handle: H,
+    ) -> io::Result<Driver<H>> {
+        let mut driver = Driver {
+            speaker: RsvpSpeaker::new(config),
+            interfaces: Vec::new(),
+            next_check: Instant::ZERO,
+            tunnels: BTreeSet::new(),
+            place,
+            epoch,
+            handle,
+        };
+        for (position, place) in driver.place.interfaces.iter().enumerate() {
+            let opened = Interface::open(&driver.place.namespace, place).map_err(|error| {
+                let remedy = "check that the interface exists, and that this process has CAP_NET_RAW";
+                io::Error::new(error.kind(), format!("cannot run RSVP on {}: {error}; {remedy}", place.name))
+            })?;
+            driver.interfaces.push(Some(opened));
+            driver.speaker.set_interface(now_since(epoch), position as u32 + 1, settings(place));
+        }
+        Ok(driver)
+    }
+
+    pub(super) async fn run(mut self, mut commands: UnboundedReceiver<RsvpCommand>) -> io::Result<()> {
+        let mut timer = Box::pin(sleep_until(tokio::time::Instant::now()));
+        loop {
+            timer.as_mut().reset(self.deadline());
+            match poll_fn(|context| self.poll(context, timer.as_mut(), &mut commands)).await {
+                Wake::Command(Some(RsvpCommand::Stop) | None) => break,
+                Wake::Command(Some(command)) => self.handle_command(command),
+                Wake::Packets | Wake::Timer => {}
+            }
+            self.receive();
+            let now = self.now();
+            if self.speaker.poll_timeout() <= now {
+                self.speaker.handle_timeout(now);
+            }
+            self.reopen(now);
+            self.settle();
+        }
+        for tunnel in std::mem::take(&mut self.tunnels) {
+            self.speaker.remove_tunnel(self.now(), tunnel);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        now_since(self.epoch)
+    }
+
+    fn deadline(&self) -> tokio::time::Instant {
+        let left = self.speaker.poll_timeout().min(self.next_check).since(self.now()).min(CHECK_INTERVAL);
+        // Tokio rounds timers up to whole milliseconds.
+        tokio::time::Instant::now() + std::time::Duration::from_nanos(left.0)
+    }
+
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        timer: Pin<&mut Sleep>,
+        commands: &mut UnboundedReceiver<RsvpCommand>,
+    ) -> Poll<Wake> {
+        if let Poll::Ready(command) = commands.poll_recv(context) {
+            return Poll::Ready(Wake::Command(command));
+        }
+        // All interfaces are polled, so that each of them wakes the task.
+        let ready = self.interfaces.iter().flatten().filter(|one| one.poll_ready(context).is_ready());
+        if ready.count() > 0 {
+            return Poll::Ready(Wake::Packets);
+        }
+        timer.poll(context).map(|()| Wake::Timer)
+    }
+
+    fn handle_command(&mut self, command: RsvpCommand) {
+        let now = self.now();
+        match command {
+            RsvpCommand::SetTunnel(tunnel, request) => {
+                self.tunnels.insert(tunnel);
+                self.speaker.set_tunnel(now, tunnel, request);
+            }
+            RsvpCommand::RemoveTunnel(tunnel) => {
+                self.tunnels.remove(&tunnel);
+                self.speaker.remove_tunnel(now, tunnel);
+            }
+            RsvpCommand::SetRoute(network, length, next_hop) => {
+                self.speaker.set_route(network, length, next_hop);
+            }
+            RsvpCommand::Show(answer) => {
+                // The requester may have stopped waiting.
+                let _ = answer.send(RsvpSnapshot {
+                    lsps: self.speaker.lsps().collect(),
+                    counters: self.speaker.counters(),
+                });
+            }
+            RsvpCommand::Stop => {}
+        }
+    }
+
+    fn receive(&mut self) {
+        let now = self.now();
+        for position in 0..self.interfaces.len() {
+            let Driver { speaker, interfaces, .. } = self;
+            let Some(interface) = &mut interfaces[position] else { continue };
+            let mut each = |source: Ipv4Addr, message: &[u8]| {
+                speaker.handle_packet(now, position as u32 + 1, source, message);
+            };
+            if let Err(error) = interface.receive(&mut each) {
+                self.fail(position, &error);
+            }
+        }
+    }
+
+    /// Closes an interface that failed, until it works again.
+    fn fail(&mut self, position: usize, error: &io::Error) {
+        self.interfaces[position] = None;
+        self.speaker.remove_interface(self.now(), position as u32 + 1);
+        let interface = self.place.interfaces[position].name.clone();
+        self.report(RsvpReport::Fault(RsvpFault { interface, reason: error.to_string() }));
+    }
+
+    /// Opens interfaces that failed, if they are up again.
+    fn reopen(&mut self, now: Instant) {
+        if now < self.next_check {
+            return;
+        }
+        self.next_check = now + CHECK_INTERVAL;
+        for (position, place) in self.place.interfaces.iter().enumerate() {
+            if self.interfaces[position].is_some() {
+                continue;
+            }
+            let opened = Interface::open(&self.place.namespace, place);
+            // An interface that is down is opened as well, and fails at the first read.
+            let usable = opened.and_then(|mut one| one.receive(&mut |_, _| {}).map(|()| one));
+            if let Ok(interface) = usable {
+                self.interfaces[position] = Some(interface);
+                self.speaker.set_interface(now, position as u32 + 1, settings(place));
+            }
+        }
+    }
+
+    /// Sends the speaker's messages, and reports its events.
+    fn settle(&mut self) {
+        while let Some(transmit) = self.speaker.poll_transmit() {
+            self.send(&transmit);
+        }
+        while let Some(event) = self.speaker.poll_event() {
+            self.report(RsvpReport::Event(event));
+        }
+    }
+
+    /// Sends a message. One that is lost here is sent again like one that is lost on the link.
+    fn send(&mut self, transmit: &RsvpTransmit) {
+        let position = transmit.to.interface as usize - 1;
+        if let Some(interface) = self.interfaces.get(position).and_then(Option::as_ref) {
+            let _ = interface.send(transmit);
+        }
+    }
+
+    fn report(&mut self, report: RsvpReport) {
+        let now = self.now();
+        (self.handle)(now, report);
+    }
+}
+
+fn now_since(epoch: std::time::Instant) -> Instant {
+    Instant(u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn settings(place: &super::RsvpPlace) -> RsvpInterface {
+    RsvpInterface { address: place.address, length: place.length, bandwidth: place.bandwidth }
+}

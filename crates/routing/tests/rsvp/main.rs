@@ -1,0 +1,6 @@
+//! RSVP-TE over links between namespaces: three speakers in a row, the middle one on a host that forwards IP packets.
+
+mod chain;
+mod row;
+
+netstage_harness::main![chain];
