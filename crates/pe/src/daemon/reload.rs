@@ -30,6 +30,16 @@ pub(super) struct PeConfigurationFile {
     reopen_failure: Mutex<Option<String>>,
 }
 
+/// Change from one configuration to another.
+struct ConfigurationChange<'a> {
+    old: &'a PeConfig,
+    new: &'a PeConfig,
+    /// Interfaces to open again.
+    reopened: &'a BTreeSet<String>,
+    /// Text of the new configuration.
+    text: &'a str,
+}
+
 #[derive(Clone, Debug, Default)]
 struct ReloadCounts {
     taken: u64,
@@ -73,7 +83,8 @@ impl PeConfigurationFile {
             let text = pe::read(&self.path).map_err(PeError::Configuration)?;
             let new =
                 Arc::new(pe::parse(&self.path.display().to_string(), &text).map_err(PeError::Configuration)?);
-            self.take(host, [old, &new], &BTreeSet::new(), &text, orders)?;
+            let change = ConfigurationChange { old, new: &new, reopened: &BTreeSet::new(), text: &text };
+            self.take(host, &change, orders)?;
             let mut traced = self.traced_text();
             if !traced.is_empty() {
                 *traced = text;
@@ -118,7 +129,8 @@ impl PeConfigurationFile {
     ) -> bool {
         let text = self.traced_text().clone();
         let names = interfaces.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let failure = match self.take(host, [router, router], interfaces, &text, orders) {
+        let change = ConfigurationChange { old: router, new: router, reopened: interfaces, text: &text };
+        let failure = match self.take(host, &change, orders) {
             Ok(()) => None,
             Err(error) => Some(format!("{names} was recreated, but the router cannot use it:\n{error}")),
         };
@@ -132,16 +144,14 @@ impl PeConfigurationFile {
         known.is_none()
     }
 
-    /// Checks a configuration against the host and applies it to the engines. Ports of `reopened` interfaces are opened
-    /// again.
+    /// Checks a configuration against the host and applies it to the engines.
     fn take(
         &self,
         host: &mut Host,
-        [old, new]: [&PeConfig; 2],
-        reopened: &BTreeSet<String>,
-        text: &str,
+        change: &ConfigurationChange<'_>,
         orders: &AllCommandSenders,
     ) -> Result<(), PeError> {
+        let ConfigurationChange { old, new, .. } = *change;
         for (what, is_same) in [
             ("control", old.control == new.control),
             ("metrics", old.metrics == new.metrics),
@@ -166,7 +176,7 @@ impl PeConfigurationFile {
         let shares =
             CoreConfigurations::new(new, VpnPlacement::new(new, &placement)?, host, &self.beginning)?;
         let (done, finished) = channel();
-        let replacements = self.replacements(host, [old, new], reopened, &placement, &shares, text, &done);
+        let replacements = self.replacements(host, change, &placement, &shares, &done);
         drop(done);
         // Gives back interfaces the router no longer uses, or no longer needs after a rejection.
         let left = if replacements.is_ok() { (&before, &after) } else { (&after, &before) };
@@ -187,13 +197,12 @@ impl PeConfigurationFile {
     fn replacements(
         &self,
         host: &mut Host,
-        [old, new]: [&PeConfig; 2],
-        reopened: &BTreeSet<String>,
+        change: &ConfigurationChange<'_>,
         placement: &VpnPlacement,
         shares: &CoreConfigurations,
-        text: &str,
         done: &Sender<()>,
     ) -> Result<Vec<Replacement>, PeError> {
+        let ConfigurationChange { old, new, reopened, text } = *change;
         let known = old.customer_interfaces();
         for name in new.customer_interfaces() {
             if reopened.contains(name) {
