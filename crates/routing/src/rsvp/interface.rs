@@ -140,3 +140,29 @@ fn packet(transmit: &RsvpTransmit) -> Vec<u8> {
     bytes.extend(&transmit.bytes);
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_core::rsvp::RsvpNeighbor;
+
+    #[test]
+    fn path_messages_carry_the_router_alert_option() {
+        let address = Ipv4Addr::new(10, 0, 0, 1);
+        let transmit = RsvpTransmit {
+            to: RsvpNeighbor { interface: 1, address },
+            source: address,
+            destination: Ipv4Addr::new(10, 9, 9, 9),
+            ttl: 63,
+            has_router_alert: true,
+            bytes: vec![1; 8],
+        };
+        let bytes = packet(&transmit);
+        let view = v4::View::new(&bytes).unwrap();
+        assert_eq!((view.options(), view.ttl(), view.protocol()), (&ROUTER_ALERT[..], 63, PROTOCOL));
+        assert_eq!((view.source(), view.destination()), (transmit.source, transmit.destination));
+        assert_eq!((view.header_length(), bytes.len()), (24, 32));
+        let plain = packet(&RsvpTransmit { has_router_alert: false, ..transmit });
+        assert_eq!(message(&[&[0; 14][..], &plain].concat()), Some((address, &[1; 8][..])));
+    }
+}
