@@ -15,6 +15,7 @@
 //! Invariant: whatever a peer sends, its session continues or ends with a reason; the process never ends.
 
 pub mod bgp;
+mod epoch;
 pub mod ldp;
 mod peering;
 pub mod rsvp;

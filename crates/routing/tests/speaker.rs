@@ -1,5 +1,8 @@
 //! Two BGP speakers on this host, over TCP.
 
+#[path = "../../../tests/support/reports.rs"]
+mod reports;
+
 use netstage_core::time::Duration;
 use netstage_harness::skip;
 use netstage_routing::bgp::inject::SendOrder;
@@ -62,15 +65,8 @@ fn start(settings: BgpSettings, endpoint: Endpoint) -> (UnboundedSender<SpeakerC
 }
 
 /// Returns the first value that `select` extracts from a report.
-async fn wait_for<T>(reports: &mut Reports, mut select: impl FnMut(SpeakerReport) -> Option<T>) -> T {
-    let search = async {
-        loop {
-            if let Some(found) = select(reports.recv().await.expect("the speaker is running")) {
-                return found;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, search).await.expect("no such report in time")
+async fn wait_for<T>(reports: &mut Reports, select: impl FnMut(SpeakerReport) -> Option<T>) -> T {
+    reports::first(reports, PATIENCE, "a report", select).await
 }
 
 async fn established(reports: &mut Reports) {

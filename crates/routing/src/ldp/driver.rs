@@ -4,6 +4,7 @@ use super::counter::{Counter, Counters};
 use super::discovery::Discovery;
 use super::signatures::SignatureCounters;
 use super::{LdpCommand, LdpFault, LdpReport, LdpSnapshot, LdpSockets};
+use crate::epoch::now_since;
 use crate::peering::{self, PeerConnection, Protection};
 use netstage_core::ldp::{
     LdpAction, LdpConfig, LdpConnection as Number, LdpEvent, LdpNeighbor, LdpSpeaker, Scope,
@@ -147,7 +148,7 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
     }
 
     fn now(&self) -> Instant {
-        Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        now_since(self.epoch)
     }
 
     fn deadline(&self) -> tokio::time::Instant {

@@ -2,6 +2,7 @@
 
 use super::interface::Interface;
 use super::{RsvpCommand, RsvpFault, RsvpReport, RsvpSnapshot, RsvpSockets};
+use crate::epoch::now_since;
 use netstage_core::rsvp::{RsvpConfig, RsvpInterface, RsvpSpeaker, RsvpTransmit};
 use netstage_core::time::{Duration, Instant};
 use std::collections::BTreeSet;
@@ -202,10 +203,6 @@ impl<H: FnMut(Instant, RsvpReport)> Driver<H> {
         let now = self.now();
         (self.handle)(now, report);
     }
-}
-
-fn now_since(epoch: std::time::Instant) -> Instant {
-    Instant(u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn settings(place: &super::RsvpPlace) -> RsvpInterface {

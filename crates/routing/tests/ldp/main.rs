@@ -5,6 +5,8 @@ mod frr;
 #[path = "../../../../tests/support/pair.rs"]
 mod pair;
 mod process;
+#[path = "../../../../tests/support/reports.rs"]
+mod reports;
 mod running;
 mod sessions;
 

@@ -1,6 +1,7 @@
 //! Running speaker and its reports.
 
 use crate::pair::Pair;
+use crate::reports;
 use netstage_core::ldp::{Binding, LdpConfig, LdpEvent, LdpSessionEnd};
 use netstage_core::time::Instant;
 use netstage_host::netns::Namespace;
@@ -41,17 +42,7 @@ impl Running {
 
     /// Returns the first value that `select` extracts from a report.
     pub async fn told<T>(&mut self, what: &str, mut select: impl FnMut(LdpReport) -> Option<T>) -> T {
-        let search = async {
-            loop {
-                let (_, report) = self.reports.recv().await.expect("the speaker is running");
-                if let Some(found) = select(report) {
-                    return found;
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, search)
-            .await
-            .unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
+        reports::first(&mut self.reports, PATIENCE, what, |(_, report)| select(report)).await
     }
 
     pub async fn event<T>(&mut self, what: &str, mut select: impl FnMut(LdpEvent) -> Option<T>) -> T {

@@ -1,5 +1,6 @@
 //! Three namespaces in a row with a speaker each: 10.0.1.0/24 and 10.0.2.0/24 between them, router IDs 10.255.0.1 to 3.
 
+use crate::reports;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use netstage_harness::needs;
@@ -99,17 +100,7 @@ impl Router {
 
     /// Returns the first value that `select` extracts from a report.
     pub async fn report<T>(&mut self, what: &str, mut select: impl FnMut(RsvpReport) -> Option<T>) -> T {
-        let search = async {
-            loop {
-                let (_, report) = self.reports.recv().await.expect("the speaker is running");
-                if let Some(found) = select(report) {
-                    return found;
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, search)
-            .await
-            .unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
+        reports::first(&mut self.reports, PATIENCE, what, |(_, report)| select(report)).await
     }
 
     pub async fn event<T>(&mut self, what: &str, mut select: impl FnMut(RsvpEvent) -> Option<T>) -> T {

@@ -9,6 +9,7 @@ use super::inject::{SendOrder, WriteCounts};
 use super::nlri::BgpFamily;
 use super::session::{BgpEvent, BgpSession, BgpSettings, BgpTransmit, ConnectionOpener};
 use super::table::BgpTable;
+use crate::epoch::now_since;
 use crate::peering::{self, PeerConnection, Protection};
 use netstage_core::time::Instant;
 use outbox::Outbox;
@@ -169,7 +170,7 @@ struct Driver<H> {
 
 impl<H: FnMut(Instant, SpeakerReport)> Driver<H> {
     fn now(&self) -> Instant {
-        Instant(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        now_since(self.epoch)
     }
 
     fn deadline(&self) -> tokio::time::Instant {
