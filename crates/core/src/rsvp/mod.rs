@@ -103,7 +103,7 @@ pub struct RsvpConfig {
     pub labels: RangeInclusive<LabelValue>,
     /// Label of LSPs that end at this router.
     pub null: NullLabel,
-    /// Whether refreshes are reduced with neighbors that do the same (RFC 2961).
+    /// Reduce refreshes with neighbors that do the same (RFC 2961).
     pub reduces_refreshes: bool,
     /// Interval of hellos; `None` to send none.
     pub hello: Option<Duration>,
@@ -147,7 +147,7 @@ pub struct RsvpTransmit {
     pub destination: Ipv4Addr,
     /// IP time to live.
     pub ttl: u8,
-    /// Whether the packet has the router alert option (RFC 2113).
+    /// The packet has the router alert option (RFC 2113).
     pub has_router_alert: bool,
     /// RSVP message.
     pub bytes: Vec<u8>,
@@ -425,7 +425,7 @@ pub struct LspStatus {
     pub upstream: Option<RsvpNeighbor>,
     /// Next hop; `None` at the egress.
     pub downstream: Option<RsvpNeighbor>,
-    /// Whether the LSP is reserved from here to the egress.
+    /// The LSP is reserved from here to the egress.
     pub is_reserved: bool,
     /// Reserved, or before the reservation requested bandwidth.
     pub bandwidth: BitRate,

@@ -191,7 +191,7 @@ impl<H: FnMut(Instant, RsvpReport)> Driver<H> {
         }
     }
 
-    /// Sends a message. One that is lost here is sent again like one that is lost on the link.
+    /// Sends a message. If this fails, the message is retransmitted like one that the link loses.
     fn send(&mut self, transmit: &RsvpTransmit) {
         let position = transmit.to.interface as usize - 1;
         if let Some(interface) = self.interfaces.get(position).and_then(Option::as_ref) {
