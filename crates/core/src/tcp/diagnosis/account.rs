@@ -10,8 +10,6 @@ use crate::time::{Duration, Instant};
 
 /// Minimum queueing delay that is distinguished from jitter.
 const MIN_QUEUE: Duration = Duration::from_millis(2);
-/// Queueing delay from which a path may be full although another window than the congestion window limits the sender.
-const LONG_QUEUE: Duration = Duration::from_millis(5);
 /// Queueing delay from which a queue is bloated, unless the base round trip is longer.
 const BLOAT: Duration = Duration::from_millis(50);
 /// Time for which a window must be closed to count as closed by a reader that stopped. The sender then sends a
@@ -34,6 +32,8 @@ const MODEL_LOSS: f64 = 0.02;
 /// Share of acknowledged data that its reader had not read, below which it reads at once, and above which it is slow.
 const READ: f64 = 0.02;
 const UNREAD: f64 = 0.2;
+/// Number of acknowledged segments that show that the path passes segments of their size.
+const PASSED: u64 = 10;
 /// Congestion window of BBR while it measures the round trip, segments.
 const PROBE_WINDOW: u64 = 4;
 
@@ -472,7 +472,7 @@ impl FlowAccount {
             self.decide_queue(queue),
             self.decide_loss(&diagnosis),
             self.decide_receiver(),
-            self.decide_outage(),
+            self.decide_outage(acknowledged),
         ];
         let times =
             Bottleneck::ALL.into_iter().map(|bottleneck| (bottleneck, self.times[bottleneck as usize]));
@@ -491,7 +491,7 @@ impl FlowAccount {
             self.path.merge(&used);
             return None;
         }
-        (queue > LONG_QUEUE.max(min / 2)).then_some([limit, Bottleneck::PathFull])
+        self.queue.exceeds_jitter(queue).then_some([limit, Bottleneck::PathFull])
     }
 
     /// Decides whether the queue of a full path is bloated.
@@ -543,7 +543,12 @@ impl FlowAccount {
     }
 
     /// An outage that still lasts, or before which no full segment passed, may be a path that drops large packets.
-    fn decide_outage(&self) -> Option<[Bottleneck; 2]> {
+    /// If full segments passed later, it was an outage.
+    fn decide_outage(&mut self, acknowledged: u64) -> Option<[Bottleneck; 2]> {
+        let segment = self.last.map_or(0, |(_, last)| u64::from(last.segment));
+        if !self.has_smaller_segments && acknowledged > PASSED * segment {
+            self.rename(Bottleneck::PathMtu, Bottleneck::Outage);
+        }
         let is_possible = self.times[Bottleneck::PathMtu as usize] > Duration::ZERO || self.is_stalled;
         (is_possible && !self.has_smaller_segments).then_some([Bottleneck::PathMtu, Bottleneck::Outage])
     }
