@@ -133,7 +133,7 @@ fn measurement() -> [Vec<u8>; 2] {
     let mut response = query.clone();
     let egress = Egress { packets: (7 << 32) + 93, bytes: 0, marked: 2 };
     let times = ResponderTimes { arrived_ns: EPOCH + 1_010_000_000, departs_ns: EPOCH + 1_010_020_000 };
-    let length = answer(&mut response, &egress, 55, times, authentication).unwrap();
+    let length = answer(&mut response, &egress, (55, 55_000), times, authentication).unwrap();
     assert_eq!(length, response.len());
     [query, response].map(|message| [&gach::header(channel::DIRECT_LOSS_DELAY)[..], &message].concat())
 }

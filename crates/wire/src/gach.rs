@@ -13,6 +13,8 @@ pub mod channel {
     /// Reference flow between provider edge routers ([`crate::reference`]): an experimental type, 0x7ff8 to
     /// 0x7fff (RFC 5586 section 10).
     pub const REFERENCE: u16 = 0x7ffa;
+    /// State of VPN flows under rate consensus ([`crate::news`]), of the same range.
+    pub const NEWS: u16 = 0x7ffb;
 }
 
 /// Reasons why bytes are not a channel header.

@@ -31,6 +31,7 @@ pub mod loss_delay;
 pub mod mpls;
 pub mod mpls_in_udp;
 pub mod neighbor_discovery;
+pub mod news;
 pub mod probe;
 mod protection;
 pub mod reference;

@@ -1,5 +1,6 @@
 //! Inputs and decisions of VPN flows as typed events, recorded by drivers and compared by tests.
 
+use crate::fair::crowd::{LinkNews, Peers};
 use crate::fair::parameters::Basis;
 use crate::fair::{IngressTransmit, PublishedReference, Query, Reply};
 use crate::packet::QueuePacket;
@@ -54,7 +55,7 @@ pub enum EdgeEvent {
         /// Transit of the query, with the unknown offset of the clocks, in nanoseconds.
         #[serde(default, skip_serializing_if = "is_zero_time")]
         transit: i64,
-        /// Decision: the new window in packets.
+        /// Decision: the new window in packets or, under rate consensus, the new rate in bytes per second.
         window: f64,
     },
     /// The measurements of a reference flow were published.
@@ -71,6 +72,27 @@ pub enum EdgeEvent {
         loss: Option<(f64, u64)>,
         /// Multiplicative decrease.
         decrease: f64,
+    },
+    /// The state of the VPN flows under rate consensus was measured and published.
+    Publication {
+        /// Time of the measurement.
+        at: u64,
+        /// Decision: the published state of each link.
+        links: Vec<RecordedLink>,
+    },
+    /// News of another PE arrived.
+    News {
+        /// Time of arrival.
+        at: u64,
+        /// Number that identifies the PE.
+        publisher: u64,
+        /// State of a link.
+        link: RecordedLink,
+    },
+    /// The news of all PEs was applied.
+    Consensus {
+        /// Time of the event.
+        at: u64,
     },
     /// A customer wants to send, but the flow is suspended.
     Wake {
@@ -95,6 +117,43 @@ pub enum EdgeEvent {
         /// Text of the configuration file.
         configuration: String,
     },
+}
+
+/// State of the flows of a PE that a link limits ([`LinkNews`]).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedLink {
+    /// Number of the link.
+    pub link: u32,
+    /// Sum of weights.
+    pub weight: f64,
+    /// Part of the weights that has found its rate.
+    pub settled: f64,
+    /// Mean level.
+    pub level: f64,
+    /// Mean price.
+    pub price: f64,
+    /// Greatest rate per weight.
+    pub greatest: f64,
+    /// Sum of rates, bytes per second.
+    pub rate: f64,
+    /// Sum of rates times round trips, bytes.
+    pub in_flight: f64,
+}
+
+impl From<&LinkNews> for RecordedLink {
+    fn from(news: &LinkNews) -> RecordedLink {
+        let LinkNews { link, flows } = *news;
+        let Peers { weight, settled, level, price, greatest, rate, in_flight } = flows;
+        RecordedLink { link, weight, settled, level, price, greatest, rate, in_flight }
+    }
+}
+
+impl From<&RecordedLink> for LinkNews {
+    fn from(recorded: &RecordedLink) -> LinkNews {
+        let RecordedLink { link, weight, settled, level, price, greatest, rate, in_flight } = *recorded;
+        LinkNews { link, flows: Peers { weight, settled, level, price, greatest, rate, in_flight } }
+    }
 }
 
 /// A packet that left.
@@ -136,6 +195,16 @@ impl EdgeEvent {
     pub fn reference(reference: usize, published: &PublishedReference) -> EdgeEvent {
         let PublishedReference { at, basis: Basis { weight, round_trip, loss }, decrease } = *published;
         EdgeEvent::Reference { at: at.0, reference: reference as u32, weight, round_trip, loss, decrease }
+    }
+
+    /// Creates the event of the publication of news.
+    pub fn published(at: Instant, news: &[LinkNews]) -> EdgeEvent {
+        EdgeEvent::Publication { at: at.0, links: news.iter().map(RecordedLink::from).collect() }
+    }
+
+    /// Creates the event of news that arrived.
+    pub fn news(at: Instant, publisher: u64, news: &LinkNews) -> EdgeEvent {
+        EdgeEvent::News { at: at.0, publisher, link: news.into() }
     }
 
     /// Returns the reply, if this is the event of one.

@@ -437,6 +437,7 @@ impl<H: QueuePacket> IngressFlow<H> {
     pub fn silent_since(&self, configs: &[I2vfcConfig]) -> Option<Instant> {
         match &self.state {
             FlowControlState::Window { config, ingress } => ingress.silent_since(&configs[*config as usize]),
+            FlowControlState::Consensus { paced, .. } => paced.silent_since(),
             _ => None,
         }
     }

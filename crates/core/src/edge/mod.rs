@@ -17,13 +17,13 @@ mod routes;
 mod settings;
 mod timers;
 
-pub use event::{EdgeEvent, SentPacket};
+pub use event::{EdgeEvent, RecordedLink, SentPacket};
 pub use labels::{LabelTable, LabelUnavailable};
 pub use recorder::EdgeRecorder;
 pub use routes::{InvalidPrefix, IpPrefix, VpnRoutes};
 pub use settings::VpnFlowSettings;
 
-use crate::fair::crowd::{Crowd, News, Peers};
+use crate::fair::crowd::{Crowd, LinkNews, Peers};
 use crate::fair::{I2vfcConfig, Ingress, IngressTransmit, PacedFlow, PublishedReference, Reply, VpnControl};
 use crate::packet::QueuePacket;
 use crate::rng::RandomStream;
@@ -83,6 +83,9 @@ impl<H: QueuePacket> ProviderEdge<H> {
     pub fn add(&mut self, now: Instant, settings: &VpnFlowSettings, rng: RandomStream) -> usize {
         let key = self.flows.len();
         let config = self.shared(&settings.control);
+        if let VpnControl::RateConsensus(membership) = &settings.control {
+            membership.links.iter().for_each(|link| self.crowd.add_link(*link));
+        }
         let mut flow = IngressFlow::new((key, now), settings, config);
         flow.set_queue(now, settings.queue(rng), &mut |_| {});
         self.flows.push(flow);
@@ -191,26 +194,36 @@ impl<H: QueuePacket> ProviderEdge<H> {
         self.references[reference] = Some(published);
     }
 
-    /// Returns the news of a flow under rate consensus, and its number in the core.
-    pub fn news(&mut self, now: Instant, flow: usize) -> Option<(usize, News)> {
-        let (membership, paced) = self.flows[flow].consensus()?;
-        Some((membership.number, paced.publish(now)))
+    /// Measures the flows under rate consensus and returns the news that other PEs need, about each of their links.
+    pub fn publish_news(&mut self, now: Instant) -> Vec<LinkNews> {
+        let flows = self.flows.iter_mut().enumerate();
+        let measured = flows.filter_map(|(key, flow)| Some((key, flow.consensus()?.1.publish(now))));
+        self.crowd.set_own(measured)
     }
 
-    /// Stores the news of a flow of the core. They apply from the next [`consider_news`](Self::consider_news) on.
-    pub fn handle_news(&mut self, number: usize, news: News) {
-        self.crowd.handle_news(number, news);
+    /// Stores the news of another PE, which `publisher` identifies. It applies from the next
+    /// [`consider_news`](Self::consider_news) on.
+    pub fn handle_news(&mut self, at: Instant, publisher: u64, news: &LinkNews) {
+        self.crowd.handle_news(at, publisher, news);
     }
 
-    /// Applies the news of all flows to the flows of this edge.
+    /// Takes the news that another edge has received, as after a change of configuration.
+    pub fn adopt_news(&mut self, other: &mut ProviderEdge<H>) {
+        self.crowd.adopt(&mut other.crowd);
+    }
+
+    /// Applies the news of all PEs to the flows that [`publish_news`](Self::publish_news) has measured.
     pub fn consider_news(&mut self, now: Instant) {
         let ProviderEdge { crowd, flows, .. } = self;
-        for flow in flows {
-            let Some((membership, paced)) = flow.consensus() else { continue };
+        let links = crowd.links(now);
+        for (key, flow) in flows.iter_mut().enumerate() {
+            let (Some((membership, paced)), Some(news)) = (flow.consensus(), crowd.flow(key)) else {
+                continue;
+            };
             let peers: Vec<(u32, Peers)> = membership
                 .links
                 .iter()
-                .map(|link| (*link, crowd.peers(now, membership.number, *link)))
+                .filter_map(|link| Some((*link, links.get(link)?.others(*link, news))))
                 .collect();
             // The link with the lowest level limits the flow, unless the difference to the present one is small.
             let level = |(link, peers): &&(u32, Peers)| match peers.weight {
@@ -223,7 +236,8 @@ impl<H: QueuePacket> ProviderEdge<H> {
             let others = peers.iter().filter(|(other, _)| Some(*other) != link);
             let elsewhere = others.map(|(_, peers)| peers.price).sum();
             let own = lowest.map(|(_, peers)| *peers).unwrap_or_default();
-            paced.set_peers(link, own, elsewhere);
+            let median = link.and_then(|link| Some(links.get(&link)?.median_level(news)));
+            paced.set_peers(link, own, median.unwrap_or(news.level), elsewhere);
         }
     }
 
@@ -302,6 +316,13 @@ impl<H: QueuePacket> ProviderEdge<H> {
     /// Returns the window of a flow, if it has one.
     pub fn window(&self, flow: usize) -> Option<&Ingress<H>> {
         self.flows[flow].window()
+    }
+
+    /// Returns the window of a flow in packets or, under rate consensus, its rate in bytes per second; zero without
+    /// either.
+    pub fn permitted(&self, flow: usize) -> f64 {
+        let rate = || self.paced(flow).map_or(0.0, PacedFlow::permitted);
+        self.window(flow).map_or_else(rate, Ingress::window)
     }
 
     /// Returns the state of a flow under rate consensus, if it is.

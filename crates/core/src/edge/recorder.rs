@@ -2,7 +2,7 @@
 
 use super::ProviderEdge;
 use super::event::{EdgeEvent, SentPacket};
-use crate::fair::crowd::News;
+use crate::fair::crowd::LinkNews;
 use crate::fair::{IngressTransmit, PublishedReference, Reply};
 use crate::packet::QueuePacket;
 use crate::time::Instant;
@@ -94,8 +94,7 @@ impl<H: QueuePacket> EdgeRecorder<H> {
     pub fn handle_reply(&mut self, at: Instant, flow: usize, reply: &Reply) {
         self.edge.handle_reply(at, flow, reply);
         if self.events.is_some() {
-            let window = self.edge.window(flow).map_or(0.0, |ingress| ingress.window());
-            self.push(EdgeEvent::reply(at, flow, reply, window));
+            self.push(EdgeEvent::reply(at, flow, reply, self.edge.permitted(flow)));
         }
     }
 
@@ -105,19 +104,25 @@ impl<H: QueuePacket> EdgeRecorder<H> {
         self.push(EdgeEvent::reference(reference, &published));
     }
 
-    /// Calls [`ProviderEdge::news`].
-    pub fn news(&mut self, now: Instant, flow: usize) -> Option<(usize, News)> {
-        self.edge.news(now, flow)
+    /// Records and calls [`ProviderEdge::publish_news`].
+    pub fn publish_news(&mut self, now: Instant) -> Vec<LinkNews> {
+        let news = self.edge.publish_news(now);
+        if self.events.is_some() {
+            self.push(EdgeEvent::published(now, &news));
+        }
+        news
     }
 
-    /// Calls [`ProviderEdge::handle_news`].
-    pub fn handle_news(&mut self, number: usize, news: News) {
-        self.edge.handle_news(number, news);
+    /// Records and calls [`ProviderEdge::handle_news`].
+    pub fn handle_news(&mut self, at: Instant, publisher: u64, news: &LinkNews) {
+        self.edge.handle_news(at, publisher, news);
+        self.push(EdgeEvent::news(at, publisher, news));
     }
 
-    /// Calls [`ProviderEdge::consider_news`].
+    /// Records and calls [`ProviderEdge::consider_news`].
     pub fn consider_news(&mut self, now: Instant) {
         self.edge.consider_news(now);
+        self.push(EdgeEvent::Consensus { at: now.0 });
     }
 
     /// Records and calls [`ProviderEdge::wake`].

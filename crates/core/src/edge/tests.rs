@@ -1,3 +1,5 @@
+mod liars;
+
 use super::*;
 use crate::fair::{Egress, Query, SilenceAction, SilencePolicy};
 use crate::quantity::BitRate;

@@ -6,10 +6,10 @@
 //! sets the shares, which therefore depend neither on round trips nor on packet sizes. docs/fairness.md derives the
 //! law.
 
-use super::IngressTransmit;
 use super::crowd::{News, Peers};
 use super::feedback::{Counters, Feedback, IDLE_PROBE, Report};
 use super::management::Reply;
+use super::{IngressTransmit, SilencePolicy};
 use crate::packet::QueuePacket;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
@@ -19,6 +19,12 @@ use netstage_wire::MANAGEMENT_PACKET;
 
 /// Rate of a flow before its first reply, in bytes per second.
 const FIRST_RATE: f64 = 30_000.0;
+/// Greatest step of a newcomer to the level of the peers before a reply confirms the previous one: a factor of 32. The
+/// query is sent so much later that it sees the queue of the step.
+const LONGEST_JUMP: f64 = 5.0 * LN_2;
+const JUMP_INTERVAL: Duration = Duration::from_millis(100);
+/// Lowest rate with which a newcomer begins, in bytes per second.
+const LOWEST_START: f64 = 2000.0;
 /// Lowest rate, in bytes per second: a full packet in ten seconds.
 const LOWEST_RATE: f64 = 150.0;
 /// Interval between queries of a flow with packets in flight, unless a quarter of its round trip is between.
@@ -35,11 +41,15 @@ const LOSS_TIME: f64 = 0.5;
 const USE_TIME: f64 = 0.3;
 /// Least number of packets in a smoothed loss.
 const LOSS_PACKETS: f64 = 50.0;
+/// Greatest loss that can have other causes than congestion.
+const GREATEST_BASE_LOSS: f64 = 0.1;
 /// Time constant with which the greatest delay and old losses fade, in seconds.
 const MEMORY_TIME: f64 = 20.0;
 
 /// Price up to which the level accelerates.
 const CALM: f64 = 0.3;
+/// Price beyond which the level does not follow a mean above the median.
+const OVERLOAD: f64 = 2.0;
 /// Loss beyond the base loss that has the price of a full target delay.
 const LOSS_TARGET: f64 = 0.005;
 /// Reaction to a change of the queueing delay and to loss, which both measure the overload, per round trip.
@@ -50,11 +60,18 @@ const RESTORING: f64 = DAMPING * DAMPING / 4.0;
 const ACCELERATION: f64 = 0.02;
 const FASTEST_GROWTH: f64 = 0.3;
 /// Rate of convergence to the mean level of the peers, per second.
-const CONSENSUS: f64 = 5.0;
-/// Time constant with which half of freed capacity is taken, in seconds.
+pub(super) const CONSENSUS: f64 = 5.0;
+/// Time constant with which half of freed capacity is taken, in seconds, and the greatest growth of the level by it.
 const FREED_TIME: f64 = 0.15;
+const GREATEST_FREED: f64 = 1.5;
+/// Growth by freed capacity that is permitted again per second.
+const FREED_AGAIN: f64 = 0.3;
+/// Greatest ratio of the weight of a newcomer to that of the settled flows.
+const GREATEST_NEWCOMER: f64 = 20.0;
 /// Shortest round trip that the gains consider, and longest step of time, in seconds.
 const SHORTEST_ROUND_TRIP: f64 = 0.03;
+/// Longest mean round trip of a link, unless that of the flow is longer, in seconds.
+const LONGEST_ROUND_TRIP: f64 = 0.5;
 const LONGEST_STEP: f64 = 0.5;
 /// Factor above the greatest rate per weight of the group that a level may have under congestion.
 const CEILING: f64 = 1.05;
@@ -163,7 +180,7 @@ impl Congestion {
 
     /// Returns the loss beyond that which has other causes than congestion, and beyond its random variation.
     fn excess_loss(&self, target: f64) -> f64 {
-        let base = self.base_loss(target);
+        let base = self.base_loss(target).min(GREATEST_BASE_LOSS);
         let variation = 1.5 * sqrt(base / self.loss.packets.max(1.0));
         (self.loss.ratio() - 1.25 * base - variation).max(0.0)
     }
@@ -200,6 +217,9 @@ pub struct PacedFlow<P> {
     growth: f64,
     /// The flow has seen neither congestion nor peers yet.
     is_probing: bool,
+    /// Time of the last step to the level of the peers, and whether a later query was answered.
+    jumped: Instant,
+    is_confirmed: bool,
     price: f64,
     /// Time of the last change of the level.
     updated: Instant,
@@ -212,12 +232,16 @@ pub struct PacedFlow<P> {
     backlog_since: Instant,
     backlog: Duration,
     bytes: u64,
-    /// Link that limits the flow, the other flows that it limits, and the price of the other links of the path.
+    /// Link that limits the flow, the other flows that it limits, the median of the levels of PEs there, and the price of
+    /// the other links of the path.
     link: Option<u32>,
     peers: Peers,
+    median: f64,
     elsewhere: f64,
     /// Growth of the level that takes half of what other flows have left.
     freed: f64,
+    /// Further growth of this kind that is permitted, because news of rates may be wrong.
+    may_take: f64,
     /// Smoothed sum of the rates of the other flows.
     others: f64,
 }
@@ -234,6 +258,8 @@ impl<P: QueuePacket> PacedFlow<P> {
             level: log(FIRST_RATE / weight),
             growth: 0.0,
             is_probing: true,
+            jumped: now,
+            is_confirmed: true,
             price: 0.0,
             updated: now,
             next_paced: Instant::ZERO,
@@ -245,8 +271,10 @@ impl<P: QueuePacket> PacedFlow<P> {
             bytes: 0,
             link: None,
             peers: Peers::default(),
+            median: 0.0,
             elsewhere: 0.0,
             freed: 0.0,
+            may_take: GREATEST_FREED,
             others: 0.0,
         }
     }
@@ -285,6 +313,7 @@ impl<P: QueuePacket> PacedFlow<P> {
         let Some(report) = self.feedback.handle_reply(now, reply) else { return };
         let elapsed = now.since(self.updated).as_secs_f64().min(LONGEST_STEP);
         self.updated = now;
+        self.is_confirmed |= reply.query.sent_at >= self.jumped + JUMP_INTERVAL;
         let target = self.target();
         let change = self.congestion.add(&report, elapsed, target, self.rate);
         self.measure(now);
@@ -307,7 +336,7 @@ impl<P: QueuePacket> PacedFlow<P> {
             self.level -= (1.0 - exp(-elapsed / time)) * (self.level - reached).max(0.0);
         }
         self.take_freed(elapsed);
-        self.approach_peers(elapsed);
+        self.approach_peers(elapsed, time);
         self.bound();
     }
 
@@ -315,7 +344,9 @@ impl<P: QueuePacket> PacedFlow<P> {
     fn reaction_time(&self) -> f64 {
         let own = self.rate * self.congestion.least;
         let mean = (self.peers.in_flight + own) / (self.peers.rate + self.rate).max(1.0);
-        mean.max(SHORTEST_ROUND_TRIP) + 2.0 * DELAY_TIME
+        // News must not slow down the reaction without limit.
+        let longest = self.congestion.least.clamp(LONGEST_ROUND_TRIP, 10.0);
+        mean.clamp(SHORTEST_ROUND_TRIP, longest) + 2.0 * DELAY_TIME
     }
 
     /// Raises the level, ever faster while there is no congestion. A flow without a backlog does not need more.
@@ -334,17 +365,31 @@ impl<P: QueuePacket> PacedFlow<P> {
             self.level += self.freed * (1.0 - remaining);
         }
         self.freed *= remaining;
+        self.may_take = (self.may_take + FREED_AGAIN * elapsed).min(GREATEST_FREED);
     }
 
     /// Moves the level to the mean of the link's flows. Under congestion it does not exceed what one of them uses.
-    fn approach_peers(&mut self, elapsed: f64) {
+    ///
+    /// The flow measures by itself whether the link is free or overloaded. News that contradicts this, whether wrong or
+    /// old, must not empty the link or fill its queue: without congestion, consensus takes at most half of the fastest
+    /// growth, and under overload it raises nothing beyond the median of the PEs.
+    fn approach_peers(&mut self, elapsed: f64, time: f64) {
         if self.peers.weight == 0.0 {
             return;
         }
         let others = self.peers.weight / (self.peers.weight + self.weight * self.used);
-        self.level += (1.0 - exp(-CONSENSUS * elapsed)) * others * (self.peers.level - self.level);
+        let mut change = (1.0 - exp(-CONSENSUS * elapsed)) * others * (self.peers.level - self.level);
+        if self.price < CALM {
+            change = change.max(-0.5 * FASTEST_GROWTH / time * elapsed);
+        } else if self.price > OVERLOAD {
+            change = change.min((self.median - self.level).max(0.0));
+        }
+        self.level += change;
         if self.price > CALM {
-            let greatest = self.peers.greatest.max(self.rate / self.weight);
+            let own = self.rate / self.weight;
+            // A flow that sends almost nothing knows its loss late, and must not stay where it is.
+            let limit = if self.price > OVERLOAD { exp(self.median).max(2.0 * own) } else { f64::INFINITY };
+            let greatest = self.peers.greatest.min(limit).max(own);
             self.level = self.level.min(log((CEILING * greatest).max(f64::MIN_POSITIVE)));
         }
     }
@@ -383,24 +428,68 @@ impl<P: QueuePacket> PacedFlow<P> {
         }
     }
 
-    /// Sets the state of the links of the path: the one that limits the flow, with the other flows that it limits, and
-    /// the price of the others.
-    pub fn set_peers(&mut self, link: Option<u32>, peers: Peers, elsewhere: f64) {
-        if self.is_probing && peers.settled > 0.0 {
-            // The newcomer leaves the others most of what it takes, until their levels have fallen.
-            self.level = peers.level - 0.7 * log(1.0 + self.weight / peers.settled);
-            (self.is_probing, self.growth) = (false, 0.0);
-            self.bound();
+    /// Sets the state of the links of the path: the one that limits the flow, with the other flows that it limits and the
+    /// median of the levels of PEs, and the price of the others.
+    pub fn set_peers(&mut self, link: Option<u32>, peers: Peers, median: f64, elsewhere: f64) {
+        if self.is_probing && self.is_confirmed && peers.settled > 0.0 {
+            self.jump(&peers);
         }
         if self.link == link && self.rate > 0.0 {
             let (before, sum) = (self.others + self.rate, peers.rate + self.rate);
             if sum < 0.95 * before {
-                self.freed += 0.5 * log(before / sum);
+                let freed = (0.5 * log(before / sum)).min(self.may_take);
+                (self.freed, self.may_take) = (self.freed + freed, self.may_take - freed);
                 self.others = peers.rate;
             }
         }
         self.others += 0.3 * (peers.rate - self.others);
-        (self.link, self.peers, self.elsewhere) = (link, peers, elsewhere);
+        (self.link, self.peers, self.median, self.elsewhere) = (link, peers, median, elsewhere);
+    }
+
+    /// Moves a newcomer to the level of its peers, in steps that do not flood the link if the level is wrong.
+    fn jump(&mut self, peers: &Peers) {
+        // The newcomer leaves the others most of what it takes, until their levels have fallen.
+        let ratio = (self.weight / peers.settled).min(GREATEST_NEWCOMER);
+        let level = peers.level - 0.7 * log(1.0 + ratio);
+        if level > self.level + LONGEST_JUMP {
+            self.level += LONGEST_JUMP;
+            (self.jumped, self.is_confirmed) = (self.feedback.last_query(), false);
+            return;
+        }
+        self.level = level.max(log(LOWEST_START / self.weight));
+        (self.is_probing, self.growth) = (false, 0.0);
+        self.bound();
+    }
+
+    /// Returns the price of the link that limits the flow: 1 at the target.
+    pub fn price(&self) -> f64 {
+        self.price
+    }
+
+    /// Returns the weight.
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// Returns the level: the natural logarithm of the permitted rate per unit of weight, in bytes per second.
+    pub fn level(&self) -> f64 {
+        self.level
+    }
+
+    /// Returns the rate sent in bytes per second, and the share of time with a backlog.
+    pub fn use_of_rate(&self) -> (f64, f64) {
+        (self.rate, self.used)
+    }
+
+    /// Returns the other flows that the same link limits.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// Returns the time since which the egress PE has been silent, if it is.
+    pub fn silent_since(&self) -> Option<Instant> {
+        let is_silent = self.feedback.is_silent(SilencePolicy::default().after);
+        is_silent.then(|| self.feedback.unanswered_since())
     }
 
     /// Returns the link that limits the flow.
@@ -412,7 +501,6 @@ impl<P: QueuePacket> PacedFlow<P> {
     pub fn publish(&mut self, now: Instant) -> News {
         self.measure(now);
         News {
-            at: now,
             weight: self.weight,
             level: self.level,
             rate: self.rate,

@@ -11,6 +11,7 @@ pub mod estimator;
 pub mod feedback;
 pub mod ingress;
 pub mod management;
+pub mod news;
 pub mod parameters;
 pub mod publication;
 pub mod shaper;
@@ -46,9 +47,7 @@ pub enum VpnControl {
 /// Place of a VPN flow among the flows of a core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreMembership {
-    /// Number of the flow in the core.
-    pub number: usize,
-    /// Links that the flow crosses and shares with others.
+    /// Links that the flow crosses and shares with others, numbered in the same way on all PEs.
     pub links: Vec<u32>,
 }
 

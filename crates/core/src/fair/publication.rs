@@ -78,11 +78,61 @@ pub enum PublicationError {
     Impossible(ReferenceRangeError),
 }
 
+/// Checks the digest and the TLVs of a message whose fields take `fields` bytes.
+pub(super) fn check_tlvs(
+    bytes: &[u8],
+    fields: usize,
+    authentication: Option<Authentication<'_>>,
+) -> Result<(), PublicationError> {
+    let is_signed = authentication.is_some();
+    if authentication.is_some_and(|authentication| authentication.verify(bytes, fields).is_none()) {
+        return Err(PublicationError::Digest);
+    }
+    for found in tlv::after_fields(bytes, fields) {
+        let found = found.map_err(|_| PublicationError::Tlv)?;
+        match found.content().map_err(|_| PublicationError::Tlv)? {
+            Content::Authentication { .. } if is_signed => {}
+            Content::Authentication { .. } => return Err(PublicationError::Digest),
+            Content::Padding => {}
+            _ if kind::is_mandatory(found.kind) => return Err(PublicationError::Tlv),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Sending time of the newest accepted message of a publisher, and its time of arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NewestMessage(Option<(u64, Instant)>);
+
+impl NewestMessage {
+    /// Checks that a message that arrives now is newer. Without a digest, any sending time is accepted after
+    /// `age` without a message.
+    pub fn check(
+        self,
+        now: Instant,
+        sent_ns: u64,
+        age: Duration,
+        is_signed: bool,
+    ) -> Result<(), PublicationError> {
+        match self.0 {
+            Some((newest_ns, at)) if sent_ns <= newest_ns && (is_signed || now.since(at) <= age) => {
+                Err(PublicationError::NotNewer)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Accepts a message.
+    pub fn set(&mut self, now: Instant, sent_ns: u64) {
+        self.0 = Some((sent_ns, now));
+    }
+}
+
 /// The state a follower keeps about the messages of a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublicationReceiver {
-    /// Sending time of the newest accepted message, and its time of arrival.
-    newest: Option<(u64, Instant)>,
+    newest: NewestMessage,
 }
 
 impl PublicationReceiver {
@@ -94,27 +144,10 @@ impl PublicationReceiver {
         bytes: &[u8],
         authentication: Option<Authentication<'_>>,
     ) -> Result<PublishedReference, PublicationError> {
-        let is_signed = authentication.is_some();
-        if authentication.is_some_and(|authentication| authentication.verify(bytes, MESSAGE).is_none()) {
-            return Err(PublicationError::Digest);
-        }
-        for found in tlv::after_fields(bytes, MESSAGE) {
-            let found = found.map_err(|_| PublicationError::Tlv)?;
-            match found.content().map_err(|_| PublicationError::Tlv)? {
-                Content::Authentication { .. } if is_signed => {}
-                Content::Authentication { .. } => return Err(PublicationError::Digest),
-                Content::Padding => {}
-                _ if kind::is_mandatory(found.kind) => return Err(PublicationError::Tlv),
-                _ => {}
-            }
-        }
-        if self.newest.is_some_and(|(sent_ns, at)| {
-            message.sent_ns <= sent_ns && (is_signed || now.since(at) <= REFERENCE_AGE)
-        }) {
-            return Err(PublicationError::NotNewer);
-        }
+        check_tlvs(bytes, MESSAGE, authentication)?;
+        self.newest.check(now, message.sent_ns, REFERENCE_AGE, authentication.is_some())?;
         message.check().map_err(PublicationError::Impossible)?;
-        self.newest = Some((message.sent_ns, now));
+        self.newest.set(now, message.sent_ns);
         let loss = (message.loss_events > 0).then_some((message.loss, message.loss_events));
         let basis = Basis { weight: message.weight, round_trip: message.round_trip, loss };
         Ok(PublishedReference { at: now, basis, decrease: message.decrease })

@@ -283,12 +283,13 @@ pub struct ResponderTimes {
 }
 
 /// Turns a query into its response in place and returns the length of the response, which is never greater.
-/// `sent_back` is the number of data packets this PE has sent in the other direction. An unsupported
-/// request is answered with the corresponding response code.
+/// `sent_back` are the numbers of data packets and of their bytes that this PE has sent in the other direction. A query
+/// for counts of bytes is answered with those at the IP layer. An unsupported request is answered with the corresponding
+/// response code.
 pub fn answer(
     bytes: &mut [u8],
     egress: &Egress,
-    sent_back: u64,
+    sent_back: (u64, u64),
     times: ResponderTimes,
     authentication: Option<Authentication<'_>>,
 ) -> Result<usize, QueryError> {
@@ -306,19 +307,23 @@ pub fn answer(
     }
     let code = if query.code != query_code::IN_BAND {
         response_code::UNSUPPORTED_CONTROL_CODE
-    } else if query.counts_bytes || query.of_traffic_class {
-        // An egress PE counts packets of all traffic classes together.
+    } else if query.of_traffic_class {
+        // An egress PE counts all traffic classes together.
         response_code::UNSUPPORTED_DATA_FORMAT
     } else {
         code_of_tlvs(bytes, key.is_some())
     };
     let format = query.querier_format.time().unwrap_or(TimestampFormat::Ptp);
     let stamp = |ns| Timestamp::from_unix(ns, format);
+    let (received, sent) = match query.counts_bytes {
+        true => (egress.bytes, sent_back.1),
+        false => (egress.packets, sent_back.0),
+    };
     let response = query.response(
         code,
         if format == TimestampFormat::Ntp { Format::NTP } else { Format::PTP },
-        (stamp(times.arrived_ns), egress.packets),
-        (stamp(times.departs_ns), sent_back),
+        (stamp(times.arrived_ns), received),
+        (stamp(times.departs_ns), sent),
     );
     let length = answer_tlvs(bytes, egress, key);
     let bytes = &mut bytes[..length];
@@ -414,7 +419,7 @@ mod tests {
     }
 
     fn response(mut bytes: Vec<u8>, authentication: Option<Authentication<'_>>) -> Vec<u8> {
-        let length = answer(&mut bytes, &EGRESS, 55, TIMES, authentication).unwrap();
+        let length = answer(&mut bytes, &EGRESS, (55, 55_000), TIMES, authentication).unwrap();
         bytes.truncate(length);
         bytes
     }
@@ -552,11 +557,11 @@ mod tests {
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 bytes
             };
-            assert!(answer(&mut damaged(&sent), &EGRESS, 0, TIMES, key(9)).is_err(), "bit {bit}");
+            assert!(answer(&mut damaged(&sent), &EGRESS, (0, 0), TIMES, key(9)).is_err(), "bit {bit}");
             assert!(querier.read(&damaged(&answered), key(9)).is_err(), "bit {bit}");
         }
         for mut wrong in [bare.clone(), unknown] {
-            assert_eq!(answer(&mut wrong, &EGRESS, 0, TIMES, key(9)), Err(QueryError::Digest));
+            assert_eq!(answer(&mut wrong, &EGRESS, (0, 0), TIMES, key(9)), Err(QueryError::Digest));
         }
         // The response uses the key of the query, not a key of the responder's choice.
         assert_eq!(answered[answered.len() - 17], 9);
@@ -579,9 +584,13 @@ mod tests {
         let plain = |_: &mut LossDelayMessage| {};
         assert_eq!(code(asked(&|message| message.code = 1, &[])), response_code::UNSUPPORTED_CONTROL_CODE);
         assert_eq!(
-            code(asked(&|message| message.counts_bytes = true, &[])),
+            code(asked(&|message| message.of_traffic_class = true, &[])),
             response_code::UNSUPPORTED_DATA_FORMAT
         );
+        let bytes = response(asked(&|message| message.counts_bytes = true, &[]), None);
+        let (message, _) = LossDelayMessage::read(&bytes).unwrap();
+        assert_eq!((message.code, message.counts_bytes), (response_code::SUCCESS, true));
+        assert_eq!(message.counters, [55_000, 0, 1, EGRESS.bytes], "bytes at the IP layer");
         for tlvs in [&[1, 6, 0, 1, 10, 0, 0, 1][..], &[3, 0], &[90, 0], &[127, 1, 0]] {
             assert_eq!(code(asked(&plain, tlvs)), response_code::UNSUPPORTED_MANDATORY_TLV);
         }
@@ -596,7 +605,7 @@ mod tests {
         let sequence = response(asked(&|message| message.querier_format = Format::SEQUENCE, &[]), None);
         let (message, _) = LossDelayMessage::read(&sequence).unwrap();
         assert_eq!((message.querier_format, message.responder_format), (Format::SEQUENCE, Format::PTP));
-        let unanswered = |mut bytes: Vec<u8>| answer(&mut bytes, &EGRESS, 0, TIMES, None).unwrap_err();
+        let unanswered = |mut bytes: Vec<u8>| answer(&mut bytes, &EGRESS, (0, 0), TIMES, None).unwrap_err();
         assert_eq!(unanswered(asked(&|message| message.code = 2, &[])), QueryError::NoResponseRequested);
         assert_eq!(unanswered(asked(&|message| message.is_response = true, &[])), QueryError::NotAQuery);
         assert_eq!(unanswered(vec![0; 3]), QueryError::Malformed(loss_delay::LossDelayError::Short));
@@ -613,7 +622,7 @@ mod tests {
             let egress = Egress { packets, bytes: 0, marked };
             let arrived_ns = EPOCH + sent_at;
             let times = ResponderTimes { arrived_ns, departs_ns: arrived_ns + held };
-            answer(&mut bytes, &egress, 0, times, key(1)).unwrap();
+            answer(&mut bytes, &egress, (0, 0), times, key(1)).unwrap();
             let expected = Reply {
                 query: asked,
                 packets_received: packets,
@@ -632,7 +641,7 @@ mod tests {
             bytes[2..4].copy_from_slice(&length.to_be_bytes());
             let authentication = key(1).filter(|_| signed);
             let mut querier = Querier::new(SESSION, EPOCH, true);
-            if let Ok(length) = answer(&mut bytes, &EGRESS, 0, TIMES, authentication) {
+            if let Ok(length) = answer(&mut bytes, &EGRESS, (0, 0), TIMES, authentication) {
                 prop_assert_eq!(LossDelayMessage::read(&bytes[..length]).unwrap().1, length);
                 prop_assert!(querier.read(&bytes, authentication).is_err());
             }

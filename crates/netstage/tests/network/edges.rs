@@ -69,6 +69,48 @@ fn a_weight_can_be_relative_to_the_vpn_of_another_pe() {
     assert!(!differences.contains("nominal"), "{differences}");
 }
 
+/// Returns the share of gold in the throughput of both VPNs from second 5 on, and the throughput of both in Mbit/s.
+fn share_of_gold(record: &Value) -> (f64, f64) {
+    let value = |name: &str| {
+        let mut entries = record["expectations"].as_array().unwrap().iter();
+        let entry = entries.find(|entry| entry["name"] == name).unwrap();
+        entry["cells"][0]["mean"].as_f64().unwrap_or_else(|| panic!("{entry:#}")) / 1e6
+    };
+    let (gold, silver) = (value("gold"), value("silver"));
+    (gold / (gold + silver), gold + silver)
+}
+
+/// Real packets and the simulator share bytes by weight, with packets of 1,500 B against 200 B, and with one TCP flow
+/// against many.
+fn rates_follow_weights_on_real_packets_as_in_the_simulator() {
+    needs::emulation();
+    let text = fs::read_to_string(scenario("examples/fair-rates.toml")).unwrap();
+    let expected = |vpn: &str| {
+        format!(
+            "[expect.{vpn}]\nmetric = \"vpn.throughput\"\nsubject = \"{vpn}\"\nover = [\"5 s\", \"20 s\"]\nat_least = 0\n"
+        )
+    };
+    // The expectations of the example are for the full duration and a machine without other load.
+    let network = text.split("# The weighted fairness index").next().unwrap();
+    let sizes = network.replace("\"30 s\"", "\"20 s\"") + &expected("gold") + &expected("silver");
+    let datagrams = sizes.find("transport = \"udp\"").unwrap()..sizes.find("[expect.gold]").unwrap();
+    let mut flows = sizes.clone();
+    flows.replace_range(datagrams, "count = 30\nstagger = \"10 ms\"\n");
+    let flows = flows.replace("weight = 4", "weight = 1").replacen("count = 10", "count = 1", 1);
+    for (case, text, owed) in [("sizes", sizes, 0.8), ("flows", flows, 0.5)] {
+        let [real, simulated] = ["emu", "sim"].map(|stage| {
+            let folder = TemporaryFolder::new(&format!("edges-rates-{case}-{stage}"));
+            let file = folder.join("rates.toml");
+            fs::write(&file, &text).unwrap();
+            share_of_gold(&record(&folder, &file, &["--on", stage]))
+        });
+        println!("{case}: share of gold and Mbit/s: real {real:.3?}, simulated {simulated:.3?}");
+        assert!((real.0 / owed - 1.0).abs() < 0.05, "{case}: {real:?}, owed {owed}");
+        assert!((real.0 - simulated.0).abs() < 0.05, "{case}: {real:?}, simulated {simulated:?}");
+        assert!(real.1 > 14.0, "{case}: {real:?}");
+    }
+}
+
 fn a_flow_that_a_pe_cannot_forward_is_rejected() {
     let folder = TemporaryFolder::new("edges-refused");
     let text = fs::read_to_string(scenario("examples/two-way-vpns.toml")).unwrap();
@@ -84,5 +126,6 @@ fn a_flow_that_a_pe_cannot_forward_is_rejected() {
 netstage_harness::tests![
     weights_apply_in_both_directions_independently_of_the_number_of_flows,
     a_weight_can_be_relative_to_the_vpn_of_another_pe,
+    rates_follow_weights_on_real_packets_as_in_the_simulator,
     a_flow_that_a_pe_cannot_forward_is_rejected,
 ];

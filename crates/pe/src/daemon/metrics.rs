@@ -114,7 +114,7 @@ fn peers(page: &mut Page, state: &PeSnapshot) {
 
 fn flows(page: &mut Page, state: &PeSnapshot) {
     let count = |value: u64| Some(value as f64);
-    let metrics: [(&str, &str, &str, FlowMetric<'_>); 17] = [
+    let metrics: [(&str, &str, &str, FlowMetric<'_>); 23] = [
         ("sent_packets_total", "counter", "Data packets sent to the peer.", &|f| count(f.sent.packets)),
         ("sent_bytes_total", "counter", "IP-layer bytes sent to the peer.", &|f| count(f.sent.bytes)),
         ("received_packets_total", "counter", "Data packets received from the peer.", &|f| {
@@ -130,10 +130,10 @@ fn flows(page: &mut Page, state: &PeSnapshot) {
             "lost_packets_total",
             "counter",
             "Packets lost in the core, computed from the peer's counters.",
-            &|f| count(f.window.as_ref()?.lost),
+            &|f| count(f.lost()?),
         ),
         ("management_packets_total", "counter", "Queries sent to the peer.", &|f| {
-            count(f.window.as_ref()?.queries)
+            count(f.window.as_ref().map(|w| w.queries).or_else(|| Some(f.rate.as_ref()?.queries))?)
         }),
         ("queue_packets", "gauge", "Queued packets.", &|f| count(f.queue)),
         (
@@ -150,20 +150,36 @@ fn flows(page: &mut Page, state: &PeSnapshot) {
         ),
         ("window_packets", "gauge", "Window size.", &|f| Some(f.window.as_ref()?.packets)),
         ("in_flight_packets", "gauge", "Packets sent and not yet acknowledged.", &|f| {
-            count(f.window.as_ref()?.in_flight)
+            count(f.window.as_ref().map(|w| w.in_flight).or_else(|| Some(f.rate.as_ref()?.in_flight))?)
         }),
         (
             "round_trip_seconds",
             "gauge",
             "Smoothed round-trip time to the peer; 0 before the first reply.",
-            &|f| Some(f.window.as_ref()?.round_trip_ns as f64 / 1e9),
+            &|f| Some(f.round_trip_ns()? as f64 / 1e9),
         ),
         ("loss_ratio", "gauge", "Loss by the configured estimator, once known.", &|f| {
-            f.window.as_ref()?.loss
+            f.window.as_ref().map_or_else(|| Some(f.rate.as_ref()?.loss), |w| w.loss)
         }),
         ("weight", "gauge", "Configured weight.", &|f| Some(f.weight)),
         ("infeasible", "gauge", "1 while the weight exceeds the range the window parameters allow.", &|f| {
             Some(f64::from(u8::from(f.window.as_ref()?.is_infeasible)))
+        }),
+        ("rate_permitted_bits_per_second", "gauge", "Rate that rate consensus permits.", &|f| {
+            Some(f.rate.as_ref()?.permitted_bps)
+        }),
+        ("level", "gauge", "Logarithm of the permitted rate per weight, in bytes per second.", &|f| {
+            Some(f.rate.as_ref()?.level)
+        }),
+        ("price", "gauge", "Price of the limiting link: 1 at the target of its queue.", &|f| {
+            Some(f.rate.as_ref()?.price)
+        }),
+        ("use_ratio", "gauge", "Share of time with a backlog.", &|f| Some(f.rate.as_ref()?.used)),
+        ("share_ratio", "gauge", "Share of the rates of all flows of the limiting link.", &|f| {
+            f.rate.as_ref()?.share
+        }),
+        ("owed_share_ratio", "gauge", "Share of the weights of the flows with a backlog.", &|f| {
+            f.rate.as_ref()?.owed_share
         }),
         ("silent", "gauge", "1 while the peer does not answer.", &|f| Some(f64::from(u8::from(f.is_silent)))),
     ];

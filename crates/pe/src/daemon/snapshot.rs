@@ -3,6 +3,8 @@
 
 use super::port::AnyPort;
 use crate::engine::{Counter, MeasurementSource, PacketTotals, PeEngine, ReferenceView, Severity};
+use netstage_core::fair::PacedFlow;
+use netstage_core::packet::QueuePacket;
 use netstage_core::time::Instant;
 use netstage_host::ports::FramePort as _;
 use netstage_scenario::pe::PeConfig;
@@ -139,7 +141,7 @@ pub struct FlowState {
     pub receive_label: u32,
     /// Configured weight.
     pub weight: f64,
-    /// `i2vfc`, `fixed-rate` or `none`.
+    /// `i2vfc`, `rate-consensus`, `fixed-rate` or `none`.
     pub control: String,
     /// Data sent to the peer.
     pub sent: TrafficState,
@@ -151,6 +153,8 @@ pub struct FlowState {
     pub queue: u64,
     /// State of the window, if the flow has one.
     pub window: Option<WindowState>,
+    /// State under rate consensus, if the flow is.
+    pub rate: Option<RateState>,
     /// The peer does not answer.
     pub is_silent: bool,
     /// Core that forwards the flow, from 0.
@@ -212,6 +216,57 @@ pub struct WindowState {
     pub silences: u64,
     /// Responses ignored because they repeated another or reported an impossible count.
     pub bad_replies: u64,
+}
+
+/// State of a VPN flow under rate consensus.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RateState {
+    /// Permitted rate at the IP layer, bit/s.
+    pub permitted_bps: f64,
+    /// Rate sent, bit/s.
+    pub sent_bps: f64,
+    /// Share of time with a backlog, 0 to 1.
+    pub used: f64,
+    /// Natural logarithm of the permitted rate per weight, in bytes per second.
+    pub level: f64,
+    /// Price of the link that limits the flow: 1 at the target of its queue.
+    pub price: f64,
+    /// Number of that link; `None` if no shared link does.
+    pub link: Option<u32>,
+    /// Share of the flow in the rates that all known flows of the link send.
+    pub share: Option<f64>,
+    /// Share of the flow in the weights of the flows with a backlog.
+    pub owed_share: Option<f64>,
+    /// Sum of the weights of the other flows of the link, each times its share of time with a backlog.
+    pub others_weight: f64,
+    /// Packets sent and not yet acknowledged.
+    pub in_flight: u64,
+    /// Smoothed round-trip time; zero before the first reply.
+    pub round_trip_ns: u64,
+    /// Smoothed loss.
+    pub loss: f64,
+    /// Packets acknowledged by the peer.
+    pub confirmed: u64,
+    /// Packets lost in the core.
+    pub lost: u64,
+    /// Management packets sent.
+    pub queries: u64,
+    /// Number of times packets were given up because the peer was silent.
+    pub silences: u64,
+}
+
+impl FlowState {
+    /// Returns the number of packets lost in the core, if the control counts them.
+    pub fn lost(&self) -> Option<u64> {
+        self.window.as_ref().map(|window| window.lost).or_else(|| Some(self.rate.as_ref()?.lost))
+    }
+
+    /// Returns the smoothed round-trip time in nanoseconds, if the control measures it.
+    pub fn round_trip_ns(&self) -> Option<u64> {
+        let rate = || Some(self.rate.as_ref()?.round_trip_ns);
+        self.window.as_ref().map(|window| window.round_trip_ns).or_else(rate)
+    }
 }
 
 /// State of a reference flow, measured by a peer or by this router.
@@ -457,12 +512,37 @@ fn flows(engine: &PeEngine<AnyPort>) -> Vec<FlowState> {
             marked: received.marked,
             queue: flow.queue_len() as u64,
             window,
+            rate: flow.paced().map(rate),
             is_silent: flow.silent_since().is_some(),
             counters: counted.filter(|(_, count)| *count > 0).collect(),
             ..FlowState::default()
         }
     };
     engine.flows().map(flow).collect()
+}
+
+fn rate<P: QueuePacket>(flow: &PacedFlow<P>) -> RateState {
+    let ((sent, used), (loss, round_trip)) = (flow.use_of_rate(), flow.path());
+    let (peers, counters) = (flow.peers(), flow.counters());
+    let share = |own: f64, others: f64| (own > 0.0).then(|| own / (own + others));
+    RateState {
+        permitted_bps: 8.0 * flow.permitted(),
+        sent_bps: 8.0 * sent,
+        used,
+        level: flow.level(),
+        price: flow.price(),
+        link: flow.link(),
+        share: share(sent, peers.rate),
+        owed_share: share(flow.weight() * used, peers.weight),
+        others_weight: peers.weight,
+        in_flight: flow.in_flight(),
+        round_trip_ns: (round_trip * 1e9) as u64,
+        loss,
+        confirmed: counters.received,
+        lost: counters.lost,
+        queries: counters.queries,
+        silences: counters.silences,
+    }
 }
 
 fn reference(now: Instant, reference: ReferenceView<'_>) -> ReferenceState {

@@ -105,7 +105,7 @@ impl EngineState {
         let keys = self.peers[flow.peer as usize].keys.as_ref();
         let unix = |instant: Instant| self.epoch_unix_ns.saturating_add(instant.0);
         let times = ResponderTimes { arrived_ns: unix(at), departs_ns: unix(now) };
-        let sent_back = self.edge.packets_sent(number);
+        let sent_back = (self.edge.packets_sent(number), self.edge.bytes_sent(number));
         let bytes = &mut self.pool.packet(payload)[gach::HEADER..];
         // Probes of the path MTU count no packets.
         let is_count = |query: &LossDelayMessage| {

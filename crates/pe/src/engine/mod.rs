@@ -10,6 +10,7 @@
 //! - [`encapsulation`]: labels and tunnels of packets to the core; [`message`]: management packets.
 //! - [`neighbors`]: address resolution on circuits; [`local`]: packets to the router itself.
 //! - [`references`]: reference flows of relative weights, published between routers.
+//! - [`news`]: news of VPN flows under rate consensus, exchanged between routers.
 //! - [`replace`]: configuration changes without packet loss.
 //! - [`alarms`]: alarms about packets of attackers.
 //! - [`secure`]: encrypted tunnels to peers.
@@ -34,6 +35,7 @@ mod local;
 mod message;
 mod neighbors;
 mod network;
+mod news;
 mod path_mtu;
 mod pool;
 mod queues;
@@ -67,6 +69,7 @@ use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{self, ReversePathCheck};
 use netstage_wire::ethernet::{self, Mac};
 use netstage_wire::mpls::LabelValue;
+use news::NewsExchange;
 use path_mtu::PathProber;
 use pool::{Pool, StoredPacket};
 use references::References;
@@ -155,6 +158,7 @@ impl<P: FramePort> PeEngine<P> {
         state.publish(now);
         state.handle_tunnels(now);
         state.probe_paths(now);
+        state.exchange_news(now);
         state.edge.handle_timeout(now);
         for _ in 0..BATCH * ports.len() {
             let Some((flow, transmit)) = state.edge.poll_transmit(now) else { break };
@@ -171,8 +175,9 @@ impl<P: FramePort> PeEngine<P> {
     /// Returns the time by which [`turn`](PeEngine::turn) must be called again; [`Instant::ZERO`] means at
     /// once.
     pub fn poll_timeout(&self) -> Instant {
-        let EngineState { edge, neighbors, references, secure, paths_due, .. } = &self.state;
-        let others = neighbors.poll_timeout().min(references.poll_timeout());
+        let EngineState { edge, neighbors, references, news, secure, paths_due, .. } = &self.state;
+        let publications = references.poll_timeout().min(news.poll_timeout());
+        let others = neighbors.poll_timeout().min(publications);
         edge.poll_timeout().min(others).min(secure.poll_timeout()).min(*paths_due)
     }
 
@@ -404,6 +409,7 @@ struct EngineState {
     labels: LabelTable,
     flows: Vec<EngineFlow>,
     references: References,
+    news: NewsExchange,
     vpns: Vec<EngineVpn>,
     peers: Vec<EnginePeer>,
     /// Next call of the discovery of path MTUs.

@@ -189,6 +189,7 @@ impl EngineState {
     ) -> Result<(), PacketDrop> {
         match gach::read(message) {
             Ok(channel::REFERENCE) => {}
+            Ok(channel::NEWS) => return self.handle_news(at, way, above, &message[gach::HEADER..]),
             Ok(_) => return Err(Counter::ChannelUnknown.into()),
             Err(_) => return Err(Counter::MessageMalformed.into()),
         }

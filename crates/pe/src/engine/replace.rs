@@ -78,6 +78,7 @@ impl EngineState {
         std::mem::swap(&mut self.alarms, &mut old.alarms);
         self.take_over_flows(now, old, settings);
         self.take_over_references(now, old);
+        self.take_over_news(old);
         self.take_over_circuits(old, recreated);
         let before: HashMap<&str, usize> =
             old.names.peers.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();

@@ -6,6 +6,7 @@ use super::circuits::Circuits;
 use super::counter::Counters;
 use super::encapsulation::Encapsulation;
 use super::host_properties::{self, HostProperties};
+use super::news::NewsExchange;
 use super::path_mtu::PathProber;
 use super::pool::Pool;
 use super::references::References;
@@ -58,6 +59,7 @@ pub(super) fn state(
         labels,
         flows,
         references: References::new(router),
+        news: NewsExchange::new(router, machine.session_seed),
         vpns,
         peers,
         paths_due: Instant::ZERO,

@@ -1,7 +1,7 @@
 //! Read access to circuits and VPN flows, for metrics, `pe show` and tests.
 
 use super::{Counter, EngineState};
-use netstage_core::fair::{Egress, Ingress};
+use netstage_core::fair::{Egress, Ingress, PacedFlow};
 use netstage_core::time::Instant;
 use netstage_wire::mpls::LabelValue;
 
@@ -56,6 +56,11 @@ impl<'a> FlowView<'a> {
     /// Returns the window, if the flow has one.
     pub fn window(&self) -> Option<&'a Ingress<impl netstage_core::packet::QueuePacket + use<>>> {
         self.state.edge.window(self.number)
+    }
+
+    /// Returns the state under rate consensus, if the flow is.
+    pub fn paced(&self) -> Option<&'a PacedFlow<impl netstage_core::packet::QueuePacket + use<>>> {
+        self.state.edge.paced(self.number)
     }
 
     /// Returns the number of data packets and bytes sent to the peer.

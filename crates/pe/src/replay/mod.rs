@@ -2,7 +2,7 @@
 
 use crate::engine::flows;
 use crate::trace::{TraceFileError, TraceReader};
-use netstage_core::edge::{EdgeEvent, ProviderEdge, SentPacket, TICK};
+use netstage_core::edge::{EdgeEvent, ProviderEdge, RecordedLink, SentPacket, TICK};
 use netstage_core::fair::PublishedReference;
 use netstage_core::fair::parameters::Basis;
 use netstage_core::packet::{Ecn, QueuePacket};
@@ -175,6 +175,7 @@ impl Replay {
             edge.adopt(self.now, own, from, &flow.settings);
             totals[own] = std::mem::take(&mut self.totals[known]);
         }
+        edge.adopt_news(&mut self.edge);
         (self.edge, self.router, self.totals) = (edge, router, totals);
     }
 
@@ -203,8 +204,8 @@ impl Replay {
                 self.edge.handle_reply(Instant(*at), flow, &reply);
                 self.decisions += 1;
                 self.totals[flow].replies += 1;
-                let replayed = self.edge.window(flow).map_or(0.0, |ingress| ingress.window());
-                self.compare(*at, || self.described(flow, "the window"), *window, replayed)
+                let replayed = self.edge.permitted(flow);
+                self.compare(*at, || self.described(flow, "the window or rate"), *window, replayed)
             }
             EdgeEvent::Reference { at, reference, weight, round_trip, loss, decrease } => {
                 let number = *reference as usize;
@@ -214,6 +215,23 @@ impl Replay {
                     let published = PublishedReference { at: Instant(*at), basis, decrease: *decrease };
                     self.edge.handle_reference(number, published);
                 }
+                Ok(())
+            }
+            EdgeEvent::Publication { at, links } => {
+                let now = self.at(*at)?;
+                let published = self.edge.publish_news(now);
+                self.decisions += 1;
+                let replayed: Vec<RecordedLink> = published.iter().map(RecordedLink::from).collect();
+                let text = |links: &[RecordedLink]| format!("{links:?}");
+                self.compare(*at, || "published news".into(), text(links), text(&replayed))
+            }
+            EdgeEvent::News { at, publisher, link } => {
+                self.edge.handle_news(Instant(*at), *publisher, &link.into());
+                Ok(())
+            }
+            EdgeEvent::Consensus { at } => {
+                let now = self.at(*at)?;
+                self.edge.consider_news(now);
                 Ok(())
             }
             EdgeEvent::Wake { at, flow } => {
@@ -273,7 +291,8 @@ impl Replay {
         for (flow, totals) in totals.iter_mut().enumerate() {
             let ingress = self.edge.window(flow);
             totals.window = ingress.map(|ingress| ingress.window());
-            totals.lost = ingress.map_or(0, |ingress| ingress.counters().lost);
+            let paced = || self.edge.paced(flow).map(|paced| paced.counters().lost);
+            totals.lost = ingress.map(|ingress| ingress.counters().lost).or_else(paced).unwrap_or(0);
         }
         totals
     }

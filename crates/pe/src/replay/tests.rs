@@ -181,7 +181,7 @@ fn a_changed_decision_is_detected() {
         }
         _ => false,
     });
-    assert!(message.contains("the window of VPN"), "{message}");
+    assert!(message.contains("the window or rate of VPN"), "{message}");
     let message = change(&mut |event| match event {
         EdgeEvent::Turn { sent, .. } if !sent.is_empty() => {
             sent.remove(0);

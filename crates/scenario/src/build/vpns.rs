@@ -194,10 +194,10 @@ fn set_memberships(vpns: &mut [VpnPlan]) {
         *users.entry(*hop).or_default() += 1;
     }
     let shared: Vec<Hop> = users.into_iter().filter(|(_, count)| *count > 1).map(|(hop, _)| hop).collect();
-    for (number, vpn) in vpns.iter_mut().enumerate() {
+    for vpn in vpns {
         let fair::VpnControl::RateConsensus(membership) = &mut vpn.settings.control else { continue };
         let link = |hop: &Hop| shared.binary_search(hop).ok().map(|link| link as u32);
-        *membership = fair::CoreMembership { number, links: vpn.path.iter().filter_map(link).collect() };
+        *membership = fair::CoreMembership { links: vpn.path.iter().filter_map(link).collect() };
     }
 }
 

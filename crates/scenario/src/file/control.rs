@@ -232,7 +232,7 @@ tagged! {
         /// One AIMD window for the VPN between its two PEs.
         I2vfc(I2vfc) = "i2vfc",
         /// A rate for the VPN between its two PEs, by [consensus](fairness.md#rate-consensus) with the VPNs that share
-        /// its bottleneck; in the simulator only.
+        /// its bottleneck.
         RateConsensus(NoFields) = "rate-consensus",
         /// Shaper with a fixed rate.
         FixedRate(FixedRate) = "fixed-rate",

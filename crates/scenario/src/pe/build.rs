@@ -9,8 +9,9 @@ use super::{
 use crate::error::{Problems, SourceRange, did_you_mean};
 use crate::file::control::ControlTable;
 use crate::scalar::BoundedCount;
-use crate::table::NamedTables;
+use crate::table::{List, Located, NamedTables};
 use netstage_core::edge::IpPrefix;
+use netstage_core::fair::VpnControl;
 use netstage_wire::mpls::LabelValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -42,6 +43,7 @@ pub(super) fn router(file: &PeFile, problems: &mut Problems) -> Option<PeConfig>
         });
     }
     let references = references::references(file, problems);
+    check_cores(file, problems);
     let circuits: Vec<CircuitConfig> = circuits.into_iter().collect::<Option<_>>()?;
     check_sharing(file, &circuits, problems);
     let peers = peers?;
@@ -61,6 +63,17 @@ pub(super) fn router(file: &PeFile, problems: &mut Problems) -> Option<PeConfig>
         references: references?,
         circuits,
     })
+}
+
+/// Reports flows under rate consensus on several cores, which do not exchange news with each other.
+fn check_cores(file: &PeFile, problems: &mut Problems) {
+    let flows = file.vpn.0.iter().filter_map(|vpn| vpn.value.as_ref()).flat_map(|vpn| vpn.peer.0.iter());
+    let mut controls = flows.filter_map(|flow| Some(&flow.value.as_ref()?.treatment.control));
+    let paced = controls.find(|control| matches!(control.value, ControlTable::RateConsensus(_)));
+    if let (Some(control), 2..) = (paced, file.pe.cores.0) {
+        let message = "control \"rate-consensus\" needs one core";
+        problems.push_help(control.place, message, "set [pe] cores = 1, or control = \"i2vfc\"");
+    }
 }
 
 fn core(file: &PeFile, problems: &mut Problems) -> Vec<String> {
@@ -129,6 +142,7 @@ fn peer(member: &crate::table::NamedTable<file::PeerTable>, problems: &mut Probl
         tunnel,
         mtu: peer.mtu.map(|mtu| mtu.0 as u16),
         clamp_segment_size: peer.clamp_segment_size,
+        news: peer.news,
         keys: peer
             .keys
             .0
@@ -187,16 +201,20 @@ fn flow(
     for prefix in &flow.routes.0 {
         add_prefix(prefixes, prefix.value.0, prefix.place, problems);
     }
-    if matches!(flow.treatment.control.value, ControlTable::RateConsensus(_)) {
-        let message = "control \"rate-consensus\" runs in the simulator only";
-        let help = "routers do not exchange its news yet: set control = \"i2vfc\"";
-        problems.push_help(flow.treatment.control.place, message, help);
-    }
     let window = match &flow.treatment.control.value {
         ControlTable::I2vfc(i2vfc) => Some(references::config(file, i2vfc, problems)?),
         _ => None,
     };
-    let settings = flow.treatment.settings(flow.weight.0, false, |_| window, problems)?;
+    let mut settings = flow.treatment.settings(flow.weight.0, false, |_| window, problems)?;
+    match &mut settings.control {
+        VpnControl::RateConsensus(membership) => membership.links = links(flow.links.as_ref()),
+        _ => {
+            if let Some(links) = &flow.links {
+                let message = "`links` needs control \"rate-consensus\"";
+                problems.push_help(links.place, message, "remove it, or set control = \"rate-consensus\"");
+            }
+        }
+    }
     Some(VpnFlowConfig {
         peer: 0,
         send: label(flow.send.value),
@@ -204,6 +222,13 @@ fn flow(
         routes: flow.routes.0.iter().map(|prefix| prefix.value.0).collect(),
         settings,
     })
+}
+
+/// Returns the numbers of a flow's links, each once. Without a list, all flows share one link.
+fn links(links: Option<&Located<List<BoundedCount<0, 4_294_967_295>, 1, 32>>>) -> Vec<u32> {
+    let Some(links) = links else { return vec![0] };
+    let numbers: BTreeSet<u32> = links.value.0.iter().map(|number| number.0 as u32).collect();
+    numbers.into_iter().collect()
 }
 
 /// Adds a prefix of a VPN, and reports a duplicate.

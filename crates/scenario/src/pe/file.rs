@@ -69,6 +69,8 @@ table! {
         encryption: Option<Located<EncryptionTable>>,
         /// Trust the core, instead of encryption: nobody but the peer can send packets with its address or labels.
         trusted: bool = false,
+        /// Exchange news of VPN flows under control `rate-consensus` with the peer. Of several tunnels to one router, only one may do so.
+        news: bool = true,
         /// Keys shared with the peer, which authenticate management packets. The first one signs; all are accepted. Default: no authentication.
         keys: List<Located<SharedKey>>,
     }
@@ -147,6 +149,8 @@ table! {
         routes: List<Located<PrefixText>>,
         /// Weight of the flow in the core, relative to other flows.
         weight: Positive = 1,
+        /// Numbers of the links in the core that the flow crosses and may share with others, for control `rate-consensus`; the same number means the same link and direction on all routers. Default: all flows share one link, number 0.
+        links: Option<Located<List<BoundedCount<0, 4_294_967_295>, 1, 32>>>,
         ..treatment: Treatment
     }
 }

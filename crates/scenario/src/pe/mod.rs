@@ -92,6 +92,8 @@ pub struct PeerConfig {
     pub mtu: Option<u16>,
     /// Clamping of the maximum segment size of TCP connections to the MTU.
     pub clamp_segment_size: bool,
+    /// News of VPN flows under rate consensus is exchanged with the peer.
+    pub news: bool,
     /// Numbers and files of the keys shared with the peer; the first one signs.
     pub keys: Vec<(u8, PathBuf)>,
     /// Protection against other hosts in the core.

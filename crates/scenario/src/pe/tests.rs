@@ -441,3 +441,30 @@ fn errors_of_references_contain_position_and_remedy() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
+
+#[test]
+fn rate_consensus_needs_weights_only() {
+    let paced =
+        |fields: &str| VALID.replace("[vpn.blue.peer.west]", &format!("[vpn.blue.peer.west]\n{fields}"));
+    let links = |fields: &str| {
+        let router = parse("pe.toml", &paced(fields)).unwrap_or_else(|errors| panic!("{errors}"));
+        match &router.vpns[0].flows[0].settings.control {
+            VpnControl::RateConsensus(membership) => membership.links.clone(),
+            control => panic!("{control:?}"),
+        }
+    };
+    assert_eq!(links("control = \"rate-consensus\"\nweight = 4"), [0]);
+    assert_eq!(links("control = \"rate-consensus\"\nlinks = [9, 4, 9]"), [4, 9]);
+    assert!(parse("pe.toml", VALID).unwrap().peers.iter().all(|peer| peer.news));
+    for (fields, expected) in [
+        ("links = [1]", "`links` needs control \"rate-consensus\""),
+        ("control = \"rate-consensus\"\nlinks = []", "links"),
+        ("control = { kind = \"rate-consensus\", increase = 1 }", "increase"),
+    ] {
+        let found = parse("pe.toml", &paced(fields)).unwrap_err().to_string();
+        assert!(found.contains(expected), "{fields}:\n{found}");
+    }
+    let cores = paced("control = \"rate-consensus\"").replace("[peer.west]", "cores = 2\n[peer.west]");
+    let found = parse("pe.toml", &cores).unwrap_err().to_string();
+    assert!(found.contains("control \"rate-consensus\" needs one core"), "{found}");
+}

@@ -4,9 +4,11 @@
 use super::Simulation;
 use crate::packet::{PacketBody, SimulatedPacket};
 use netstage_core::edge::EdgeEvent;
+use netstage_core::fair::news::{self, NewsReceiver};
 use netstage_core::fair::{IngressTransmit, VpnControl};
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
+use netstage_wire::news::{MAX_ENTRIES, NewsMessage};
 
 impl Simulation<'_> {
     #[inline]
@@ -125,14 +127,25 @@ impl Simulation<'_> {
         self.plan.vpns.iter().any(|vpn| matches!(vpn.settings.control, VpnControl::RateConsensus(_)))
     }
 
-    /// Publishes the news of all VPN flows under rate consensus to all PEs, without delay or loss.
+    /// Publishes the news of all PEs with VPN flows under rate consensus to the others, in the messages of routers but
+    /// without delay or loss.
     pub(super) fn publish_news(&mut self, now: Instant) {
-        let mut news = Vec::new();
-        for pe in &mut self.pes {
-            news.extend((0..pe.vpns.len()).filter_map(|flow| pe.flows.news(now, flow)));
+        let mut bytes = [0; news::length(MAX_ENTRIES, false)];
+        let mut published = Vec::new();
+        for (number, pe) in self.pes.iter_mut().enumerate() {
+            let own = pe.flows.publish_news(now);
+            for (sent, links) in (now.0..).zip(news::messages(&own)) {
+                let length = news::write((number as u32, sent), links, None, &mut bytes)
+                    .expect("the buffer is large enough");
+                let (message, _) = NewsMessage::read(&bytes[..length]).expect("the message was just written");
+                let heard = NewsReceiver::new(u32::MAX).accept(now, &message, &bytes[..length], None);
+                let heard = heard.expect("a PE publishes valid news");
+                published.extend(heard.map(|news| (number, news)));
+            }
         }
-        for pe in &mut self.pes {
-            news.iter().for_each(|(number, news)| pe.flows.handle_news(*number, *news));
+        for (own, pe) in self.pes.iter_mut().enumerate() {
+            let others = published.iter().filter(|(number, _)| *number != own);
+            others.for_each(|(number, news)| pe.flows.handle_news(now, *number as u64, news));
             pe.flows.consider_news(now);
         }
     }

@@ -77,7 +77,7 @@ impl RouterAddressing for HostAddressing<'_> {
         [vpn.ingress, vpn.egress].map(|node| self.router(node))
     }
 
-    fn reference_tunnel(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
+    fn message_tunnel(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
         [nodes.0, nodes.1].map(|node| self.router(node))
     }
 

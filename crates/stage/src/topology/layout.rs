@@ -24,7 +24,7 @@ pub struct AddressLayout {
     /// Ends of each VPN's tunnel, if PE routers are needed; the source is at the ingress.
     pub tunnels: Vec<Option<EndNumbers>>,
     /// Ends of the tunnels for references between PEs, by their nodes; the source is at the first node.
-    pub reference_tunnels: BTreeMap<(usize, usize), EndNumbers>,
+    pub message_tunnels: BTreeMap<(usize, usize), EndNumbers>,
     /// Outer ends of each tunnel between gateways; the source is at the first gateway.
     pub gateways: Vec<EndNumbers>,
     /// Distribution tree of each multicast flow group.
@@ -153,7 +153,7 @@ impl AddressLayout {
             addresses: plan.nodes.iter().map(|_| vec![own_address()]).collect(),
             groups: Vec::new(),
             tunnels: Vec::new(),
-            reference_tunnels: BTreeMap::new(),
+            message_tunnels: BTreeMap::new(),
             gateways: Vec::new(),
             trees: distribution::trees(plan)?,
             used: vec![false; plan.links.len()],
@@ -195,13 +195,13 @@ impl AddressLayout {
             }
             layout.tunnels.push(tunnel);
         }
-        for (first, second) in pe::reference_pairs(plan) {
+        for (first, second) in pe::message_pairs(plan) {
             // Without a path, `pe::routers` returns an error.
             let Some(path) = plan.shortest(first, second) else { continue };
             let treatment = Treatment::default();
             let destination = layout.place(plan, second, first, &path, &treatment)?;
             let source = layout.place(plan, first, second, &mirrored(&path), &treatment)?;
-            layout.reference_tunnels.insert((first, second), EndNumbers { source, destination });
+            layout.message_tunnels.insert((first, second), EndNumbers { source, destination });
         }
         for tunnel in &plan.tunnels {
             let [first, second] = tunnel.ends;

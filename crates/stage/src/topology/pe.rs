@@ -4,8 +4,8 @@
 //! management packets, too. If a plan has no VPN with control or encapsulation, no PE router is needed and the kernel
 //! forwards.
 //!
-//! A VPN with another VPN as its reference receives the reference from the ingress PE of the other VPN. Such PEs have a
-//! tunnel between them.
+//! A VPN with another VPN as its reference receives the reference from the ingress PE of the other VPN. The ingress PEs
+//! of VPNs under rate consensus that share a link exchange news. Such PEs have a tunnel between them.
 
 use super::address;
 use super::layout::AddressLayout;
@@ -25,6 +25,9 @@ use std::path::Path;
 
 /// First label. Each VPN has two labels, one per direction.
 const FIRST_LABEL: usize = 1000;
+
+/// First number of links that no VPNs share.
+const UNSHARED: u32 = 1 << 24;
 
 /// Returns the index of the VPN in the routers, which combine two VPNs in opposite directions into the first of them.
 fn combined(plan: &Plan, vpn: usize) -> usize {
@@ -56,13 +59,49 @@ fn reference(vpn: &VpnPlan) -> Option<usize> {
     }
 }
 
-/// Returns the pairs of PEs between which references are sent, the lower index first.
-pub fn reference_pairs(plan: &Plan) -> BTreeSet<(usize, usize)> {
+/// Returns the pairs of PEs between which references or news are sent, the lower index first.
+pub fn message_pairs(plan: &Plan) -> BTreeSet<(usize, usize)> {
     let pair = |vpn: &VpnPlan| {
         let (own, other) = (vpn.ingress, plan.vpns[reference(vpn)?].ingress);
         (own != other).then_some((own.min(other), own.max(other)))
     };
-    plan.vpns.iter().filter_map(pair).collect()
+    plan.vpns.iter().filter_map(pair).chain(news_pairs(plan)).collect()
+}
+
+/// Returns the links that a VPN under rate consensus shares with others; none under another control.
+fn shared_links(vpn: &VpnPlan) -> &[u32] {
+    match &vpn.settings.control {
+        VpnControl::RateConsensus(membership) => &membership.links,
+        _ => &[],
+    }
+}
+
+/// Returns the numbers, on routers, of the links that a VPN under rate consensus shares with others. A VPN that shares
+/// none has a number of its own, since routers assume that flows without a list share one link.
+fn link_numbers(plan: &Plan, vpn: &VpnPlan) -> Vec<u32> {
+    let shared: Vec<u32> = shared_links(vpn).iter().map(|link| link + 1).collect();
+    if !shared.is_empty() {
+        return shared;
+    }
+    let index = plan.vpns.iter().position(|other| other.name == vpn.name);
+    vec![UNSHARED + index.expect("the VPN is in the plan") as u32]
+}
+
+/// Returns the pairs of ingress PEs whose VPNs under rate consensus share a link, the lower index first.
+fn news_pairs(plan: &Plan) -> BTreeSet<(usize, usize)> {
+    let mut users = BTreeMap::<u32, BTreeSet<usize>>::new();
+    for vpn in &plan.vpns {
+        for link in shared_links(vpn) {
+            users.entry(*link).or_default().insert(vpn.ingress);
+        }
+    }
+    let mut pairs = BTreeSet::new();
+    for nodes in users.values() {
+        for first in nodes {
+            pairs.extend(nodes.range(first + 1..).map(|second| (*first, *second)));
+        }
+    }
+    pairs
 }
 
 /// Addresses and interfaces of routers and their customers, in namespaces or on real hosts.
@@ -71,8 +110,8 @@ pub trait RouterAddressing {
     fn ends(&self, group: usize) -> [IpAddr; 2];
     /// Returns the addresses of a VPN's tunnel at its ingress and egress.
     fn tunnel(&self, vpn: usize) -> [IpAddr; 2];
-    /// Returns the addresses of the tunnel for references between two PEs.
-    fn reference_tunnel(&self, nodes: (usize, usize)) -> [IpAddr; 2];
+    /// Returns the addresses of the tunnel for references and news between two PEs.
+    fn message_tunnel(&self, nodes: (usize, usize)) -> [IpAddr; 2];
     /// Returns the name of a PE's interface to a link.
     fn interface(&self, node: usize, link: usize) -> String;
     /// Returns the addresses of a PE on a circuit, each with its prefix length.
@@ -110,8 +149,8 @@ impl RouterAddressing for NamespaceAddressing<'_> {
             .map(|(node, number)| address::node_address(IpVersion::V4, node, number))
     }
 
-    fn reference_tunnel(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
-        let placed = self.layout.reference_tunnels[&nodes];
+    fn message_tunnel(&self, nodes: (usize, usize)) -> [IpAddr; 2] {
+        let placed = self.layout.message_tunnels[&nodes];
         [(nodes.0, placed.source), (nodes.1, placed.destination)]
             .map(|(node, number)| address::node_address(IpVersion::V4, node, number))
     }
@@ -284,6 +323,14 @@ fn add_cores(plan: &Plan, routers: &mut PeRouters) -> Result<(), PeConfiguration
             }
         }
     }
+    for (first, second) in news_pairs(plan) {
+        // Without a path, PEs share no link. Both ways use the same links.
+        for hop in plan.shortest(first, second).into_iter().flatten() {
+            for node in plan.ends(hop).into_iter().filter(|node| [first, second].contains(node)) {
+                routers.entry(node).or_default().core.insert(hop.link);
+            }
+        }
+    }
     for vpn in &plan.vpns {
         let Some(reference) = reference(vpn) else { continue };
         // The reference is measured even without traffic.
@@ -383,10 +430,14 @@ pub fn configuration(
                 "tunnel": { "kind": "mpls-in-udp", "from": from, "to": to },
                 "clamp_segment_size": false,
                 "trusted": true,
+                "news": false,
             }),
         );
         let routes: Vec<String> = remote.iter().map(|address| host_prefix(*address)).collect();
         let mut flow = own.map_or(json!({ "control": "none" }), |own| treatment(plan, &own.settings));
+        if let Some(own) = own.filter(|own| matches!(own.settings.control, VpnControl::RateConsensus(_))) {
+            flow["links"] = link_numbers(plan, own).into();
+        }
         (flow["send"], flow["receive"], flow["routes"]) = (send.into(), receive.into(), routes.into());
         vpns.insert(vpn.name.clone(), json!({ "peer": { peer: flow } }));
     }
@@ -405,19 +456,20 @@ pub fn configuration(
     toml::to_string(&configuration).expect("the configuration can be serialized")
 }
 
-/// Returns the references that a PE measures or follows, by the names of their VPNs. Adds the PEs to which it publishes
-/// or from which it receives them to `peers`.
+/// Returns the references that a PE measures or follows, by the names of their VPNs. Adds the PEs with which it
+/// exchanges references or news to `peers`.
 fn references(
     plan: &Plan,
     ground: &dyn RouterAddressing,
     node: usize,
     peers: &mut Map<String, Value>,
 ) -> Map<String, Value> {
-    let names: BTreeMap<usize, String> = reference_pairs(plan)
+    let with_news = news_pairs(plan);
+    let names: BTreeMap<usize, String> = message_pairs(plan)
         .into_iter()
         .filter(|(first, second)| [*first, *second].contains(&node))
         .map(|(first, second)| {
-            let mut ends = ground.reference_tunnel((first, second));
+            let mut ends = ground.message_tunnel((first, second));
             if second == node {
                 ends.reverse();
             }
@@ -428,8 +480,9 @@ fn references(
             while peers.contains_key(&name) {
                 name.push('-');
             }
+            let news = with_news.contains(&(first, second));
             let tunnel = json!({ "kind": "mpls-in-udp", "from": from, "to": to });
-            let tunnel = json!({ "tunnel": tunnel, "trusted": true });
+            let tunnel = json!({ "tunnel": tunnel, "trusted": true, "news": news });
             peers.insert(name.clone(), tunnel);
             (other, name)
         })
@@ -677,6 +730,32 @@ reference = "gold-down"
             (followers(&west), followers(&east)),
             (vec!["silver-down".into()], vec!["gold-up".into()])
         );
+    }
+
+    #[test]
+    fn pes_whose_vpns_share_a_link_exchange_news() {
+        let plan = plan(include_str!("../../../../scenarios/examples/fair-rates.toml"));
+        let [gold, silver] = ["gold-in", "silver-in"].map(|name| read(&plan, name));
+        let links = |router: &pe::PeConfig| match &router.vpns[0].flows[0].settings.control {
+            VpnControl::RateConsensus(membership) => membership.links.clone(),
+            control => panic!("{control:?}"),
+        };
+        assert_eq!(links(&gold), links(&silver));
+        assert_eq!(links(&gold).len(), 1, "the bottleneck is the only shared link");
+        let peer = |router: &pe::PeConfig| {
+            let mut peers = router.peers.iter().filter(|peer| peer.news);
+            let peer = peers.next().unwrap().clone();
+            assert_eq!(peers.count(), 0);
+            match peer.tunnel {
+                PeerTunnel::MplsInUdp { from, to, .. } => (peer.name, from.unwrap(), to),
+                PeerTunnel::Mpls { .. } => panic!("the tunnel is not MPLS-in-UDP"),
+            }
+        };
+        let [(to_silver, from, to), (to_gold, silver_from, silver_to)] = [peer(&gold), peer(&silver)];
+        assert_eq!([to_silver.as_str(), to_gold.as_str()], ["pe-silver-in", "pe-gold-in"]);
+        assert_eq!((from, to), (silver_to, silver_from));
+        // Egress PEs of one-way VPNs publish nothing.
+        assert!(read(&plan, "gold-out").peers.iter().all(|peer| !peer.news));
     }
 
     #[test]

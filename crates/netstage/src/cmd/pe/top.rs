@@ -120,7 +120,7 @@ fn page(before: &PeSnapshot, now: &PeSnapshot, max: usize) -> String {
         let window = flow.window.as_ref();
         let per_second =
             |now: u64, before: u64| format!("{:.0}", now.saturating_sub(before) as f64 / interval);
-        let lost = |flow: &FlowState| flow.window.as_ref().map_or(0, |window| window.lost);
+        let lost = |flow: &FlowState| flow.lost().unwrap_or(0);
         table.row([
             flow.vpn.clone(),
             flow.peer.clone(),
@@ -132,7 +132,7 @@ fn page(before: &PeSnapshot, now: &PeSnapshot, max: usize) -> String {
             flow.queue.to_string(),
             window.map_or("-".into(), |window| format!("{:.1}", window.packets)),
             window.map_or("-".into(), |window| window.in_flight.to_string()),
-            window.map_or("-".into(), |window| time(window.round_trip_ns)),
+            flow.round_trip_ns().map_or("-".into(), time),
             if flow.is_silent { "SILENT".into() } else { String::new() },
         ]);
     }

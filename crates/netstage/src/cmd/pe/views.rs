@@ -67,12 +67,18 @@ pub fn flows(state: &PeSnapshot) -> String {
         ">lost",
         ">queue",
         ">window",
+        ">rate",
+        ">level",
+        ">price",
+        ">share",
+        ">owed",
         ">round trip",
         "",
     ];
     let mut table = Table::new(&heads);
     for flow in &state.flows {
-        let window = flow.window.as_ref();
+        let (window, rate) = (flow.window.as_ref(), flow.rate.as_ref());
+        let share = |share: Option<f64>| share.map_or("-".into(), |share| format!("{:.1} %", 100.0 * share));
         table.row([
             flow.vpn.clone(),
             flow.peer.clone(),
@@ -81,10 +87,15 @@ pub fn flows(state: &PeSnapshot) -> String {
             flow.control.clone(),
             flow.sent.packets.to_string(),
             flow.received.packets.to_string(),
-            window.map_or("-".into(), |window| window.lost.to_string()),
+            flow.lost().map_or("-".into(), |lost| lost.to_string()),
             flow.queue.to_string(),
             window.map_or("-".into(), |window| format!("{:.1}", window.packets)),
-            window.map_or("-".into(), |window| time(window.round_trip_ns)),
+            rate.map_or("-".into(), |rate| format!("{:.2} Mbit/s", rate.permitted_bps / 1e6)),
+            rate.map_or("-".into(), |rate| format!("{:.2}", rate.level)),
+            rate.map_or("-".into(), |rate| format!("{:.2}", rate.price)),
+            share(rate.and_then(|rate| rate.share)),
+            share(rate.and_then(|rate| rate.owed_share)),
+            flow.round_trip_ns().map_or("-".into(), time),
             remarks(flow),
         ]);
     }

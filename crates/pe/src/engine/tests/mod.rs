@@ -6,6 +6,7 @@ mod configuration;
 mod end_to_end;
 mod isolation;
 mod neighbors;
+mod news;
 mod path_mtu;
 mod queues;
 mod references;

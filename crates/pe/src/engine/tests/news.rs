@@ -1,0 +1,219 @@
+//! News of VPN flows under rate consensus, exchanged between two routers.
+
+use super::*;
+use crate::replay::Replay;
+use netstage_core::fair::CoreMembership;
+use netstage_core::fair::crowd::NEWS_AGE;
+
+/// VPN 0 is under rate consensus on both sides and crosses these links.
+fn configs(way: CoreEncapsulation, keys: &Option<Keys>, links: &[u32]) -> [EngineConfig; 2] {
+    let mut configs = [config(0, way, 2), config(1, way, 2)];
+    for (side, config) in configs.iter_mut().enumerate() {
+        let control = VpnControl::RateConsensus(CoreMembership { links: links.to_vec() });
+        let weight = [3.0, 1.0][side];
+        *config.settings(0) = VpnFlowSettings { weight, control, ..VpnFlowSettings::default() };
+        config.machine.peers[0].keys.clone_from(keys);
+        config.machine.session_seed = 70 + side as u32;
+    }
+    configs
+}
+
+fn keys() -> Option<Keys> {
+    Keys::new(1, &[(1, b"one key".to_vec())])
+}
+
+fn is_news(frame: &[u8]) -> bool {
+    frame.windows(4).any(|bytes| bytes == [0x10, 0, 0x7f, 0xfb])
+}
+
+/// Returns a frame with source and destination exchanged.
+fn returned(frame: &[u8]) -> Vec<u8> {
+    let mut back = frame.to_vec();
+    let (ethernet, ip) = (0, 14 + 12);
+    for (start, length) in [(ethernet, 6), (ip, 4)] {
+        let (first, second) = (start..start + length, start + length..start + 2 * length);
+        back[first.clone()].copy_from_slice(&frame[second.clone()]);
+        back[second].copy_from_slice(&frame[first]);
+    }
+    back
+}
+
+/// Runs for a number of seconds while VPN 0 sends bursts of packets from both sides.
+fn run(world: &mut TwoRouters, seconds: u64, fate: CoreModel<'_>) {
+    for _ in 0..100 * seconds {
+        let now = world.now;
+        for side in 0..2 {
+            for _ in 0..20 {
+                let packet = packet(false, side, 0, 1, 1000);
+                world.routers[usize::from(side)].give(CUSTOMERS, now, &frame(100, &packet));
+            }
+        }
+        world.run(now + Duration::from_millis(10), fate);
+    }
+    // The last message arrives.
+    world.run(world.now + DELAY + DELAY, fate);
+}
+
+fn others(world: &TwoRouters, side: usize) -> f64 {
+    world.routers[side].engine.flow(0).paced().unwrap().peers().weight
+}
+
+#[test]
+fn news_crosses_the_core_and_ages() {
+    for way in WAYS {
+        for keys in [None, keys()] {
+            let mut world = TwoRouters::new(configs(way, &keys, &[0]));
+            let mut messages = [0; 2];
+            run(&mut world, 2, &mut |now, from, frame| {
+                messages[from] += usize::from(is_news(frame));
+                Some(now + DELAY)
+            });
+            assert!(messages.iter().all(|count| (20..=21).contains(count)), "{way:?}: {messages:?}");
+            // Each side knows the weight of the other, whose backlog is permanent.
+            let known = [others(&world, 0), others(&world, 1)];
+            assert!((0.5..=1.0).contains(&known[0]) && (1.5..=3.0).contains(&known[1]), "{way:?}: {known:?}");
+            // Without news, the peer is forgotten.
+            let mut cut = |now, _: usize, frame: &mut Vec<u8>| (!is_news(frame)).then_some(now + DELAY);
+            run(&mut world, NEWS_AGE.0 / 1_000_000_000 + 1, &mut cut);
+            assert_eq!([others(&world, 0), others(&world, 1)], [0.0; 2]);
+            for counter in [Counter::NewsForeign, Counter::NewsForged, Counter::NewsMalformed] {
+                assert_eq!(world.routers[0].count(counter), 0, "{counter:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn flows_of_different_links_do_not_influence_each_other() {
+    let mut configs = configs(CoreEncapsulation::Udp4, &None, &[1]);
+    configs[1].settings(0).control = VpnControl::RateConsensus(CoreMembership { links: vec![2, 3] });
+    let mut world = TwoRouters::new(configs);
+    run(&mut world, 2, &mut delay);
+    assert_eq!([others(&world, 0), others(&world, 1)], [0.0; 2]);
+}
+
+#[test]
+fn routers_without_such_flows_or_peers_exchange_no_news() {
+    for change in [
+        &(|config: &mut EngineConfig| config.settings(0).control = VpnControl::None) as &dyn Fn(&mut _),
+        &|config: &mut EngineConfig| config.router.peers[0].news = false,
+    ] {
+        let mut configs = configs(CoreEncapsulation::Udp4, &None, &[0]);
+        change(&mut configs[0]);
+        let mut world = TwoRouters::new(configs);
+        run(&mut world, 2, &mut |now, from, frame| {
+            assert!(from == 1 || !is_news(frame));
+            Some(now + DELAY)
+        });
+        // News that is not expected is counted.
+        assert!(world.routers[0].count(Counter::NewsForeign) > 10);
+    }
+}
+
+#[test]
+fn forged_replayed_and_impossible_news_is_counted_and_ignored() {
+    for keys in [None, keys()] {
+        let is_signed = keys.is_some();
+        let mut world = TwoRouters::new(configs(CoreEncapsulation::Udp4, &keys, &[0]));
+        let mut recorded = Vec::new();
+        run(&mut world, 2, &mut |now, from, frame| {
+            recorded.extend((from == 0 && is_news(frame)).then(|| frame.clone()));
+            Some(now + DELAY)
+        });
+        let newest = recorded.last().unwrap().clone();
+        // Ethernet, IPv4, UDP, label and header of the channel.
+        let fields = 14 + 20 + 8 + 4 + 4;
+        let with = |at: usize, bytes: &[u8]| {
+            let mut frame = newest.clone();
+            frame[fields + 12] += 1;
+            frame[fields + at..fields + at + bytes.len()].copy_from_slice(bytes);
+            frame
+        };
+        // Without a key only impossible values are detected.
+        let forged = if is_signed { Counter::NewsForged } else { Counter::NewsMalformed };
+        let cases = [
+            (newest.clone(), Counter::NewsReplayed),
+            (recorded[0].clone(), Counter::NewsReplayed),
+            (with(20 + 12, &f32::NAN.to_bits().to_be_bytes()), forged),
+            (with(20 + 4, &(-1_f32).to_bits().to_be_bytes()), forged),
+            (with(0, &[0x10]), Counter::NewsMalformed),
+            (with(2, &[0xff]), Counter::NewsMalformed),
+        ];
+        let before = others(&world, 1);
+        // The path returns the messages of a router.
+        let now = world.now;
+        world.routers[0].give(CORE, now, &returned(&newest));
+        world.routers[0].turn(now);
+        assert_eq!(world.routers[0].count(Counter::NewsReflected), 1);
+        for (number, (frame, counter)) in cases.into_iter().enumerate() {
+            let (now, count) = (world.now, world.routers[1].count(counter));
+            world.routers[1].give(CORE, now, &frame);
+            world.routers[1].turn(now);
+            assert_eq!(world.routers[1].count(counter), count + 1, "case {number}, {counter:?}");
+        }
+        assert_eq!(others(&world, 1), before);
+        // A router that is not a peer.
+        let mut other_sender = with(0, &[0]);
+        other_sender[14 + 15] ^= 1;
+        other_sender[14 + 10..14 + 12].fill(0);
+        let checksum = netstage_wire::checksum::checksum(&other_sender[14..14 + v4::HEADER]);
+        other_sender[14 + 10..14 + 12].copy_from_slice(&checksum.to_be_bytes());
+        let now = world.now;
+        world.routers[1].give(CORE, now, &other_sender);
+        world.routers[1].turn(now);
+        assert_eq!(world.routers[1].count(Counter::NewsForeign), 1);
+    }
+}
+
+#[test]
+fn a_recorded_exchange_is_replayed_with_the_same_decisions() {
+    let configs = configs(CoreEncapsulation::Udp4, &keys(), &[0]);
+    let mut world = TwoRouters::new(configs.clone());
+    world.routers.iter_mut().for_each(|router| router.engine.trace());
+    let mut number = 0_u32;
+    run(&mut world, 3, &mut |now, _, _| {
+        number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (number >> 26 != 0).then_some(now + DELAY)
+    });
+    for (config, router) in configs.iter().zip(&mut world.routers) {
+        let events = router.engine.take_trace();
+        let count =
+            |is: fn(&netstage_core::edge::EdgeEvent) -> bool| events.iter().filter(|event| is(event)).count();
+        assert!(count(|event| matches!(event, netstage_core::edge::EdgeEvent::News { .. })) > 20);
+        let mut replay = Replay::new(config.router.clone(), 1);
+        for event in &events {
+            replay.step(event, |_| Err("no configuration".into())).unwrap();
+        }
+        // News of another content changes decisions.
+        let mut replay = Replay::new(config.router.clone(), 1);
+        let differs = events.into_iter().any(|mut event| {
+            if let netstage_core::edge::EdgeEvent::News { link, .. } = &mut event {
+                link.level += 0.1;
+            }
+            replay.step(&event, |_| Err("no configuration".into())).is_err()
+        });
+        assert!(differs);
+    }
+}
+
+#[test]
+fn a_reload_keeps_the_news() {
+    let configs = configs(CoreEncapsulation::Udp4, &None, &[0]);
+    let mut world = TwoRouters::new(configs.clone());
+    let mut last = Vec::new();
+    run(&mut world, 2, &mut |now, from, frame| {
+        if from == 0 && is_news(frame) {
+            last.clone_from(frame);
+        }
+        Some(now + DELAY)
+    });
+    let now = world.now;
+    world.routers[1].engine.replace(now, configs[1].prepared(), Vec::new());
+    let mut cut = |now, _: usize, frame: &mut Vec<u8>| (!is_news(frame)).then_some(now + DELAY);
+    run(&mut world, 1, &mut cut);
+    assert!(others(&world, 1) > 1.5, "{}", others(&world, 1));
+    let now = world.now;
+    world.routers[1].give(CORE, now, &last);
+    world.routers[1].turn(now);
+    assert_eq!(world.routers[1].count(Counter::NewsReplayed), 1);
+}
