@@ -41,14 +41,14 @@ const LOSS_TIME: f64 = 0.5;
 const USE_TIME: f64 = 0.3;
 /// Least number of packets in a smoothed loss.
 const LOSS_PACKETS: f64 = 50.0;
-/// Greatest loss that can have other causes than congestion.
+/// Greatest loss under overload that can have other causes than congestion.
 const GREATEST_BASE_LOSS: f64 = 0.1;
 /// Time constant with which the greatest delay and old losses fade, in seconds.
 const MEMORY_TIME: f64 = 20.0;
 
 /// Price up to which the level accelerates.
 const CALM: f64 = 0.3;
-/// Price beyond which the level does not follow a mean above the median.
+/// Queueing delay, in target delays, that shows an overload whatever others publish. Loss alone may have other causes.
 const OVERLOAD: f64 = 2.0;
 /// Loss beyond the base loss that has the price of a full target delay.
 const LOSS_TARGET: f64 = 0.005;
@@ -178,9 +178,15 @@ impl Congestion {
         there.min(both_ways)
     }
 
+    /// Returns whether the queue is far longer than wanted.
+    fn is_overloaded(&self, target: f64) -> bool {
+        self.delay > OVERLOAD * target
+    }
+
     /// Returns the loss beyond that which has other causes than congestion, and beyond its random variation.
     fn excess_loss(&self, target: f64) -> f64 {
-        let base = self.base_loss(target).min(GREATEST_BASE_LOSS);
+        let greatest = if self.is_overloaded(target) { GREATEST_BASE_LOSS } else { 1.0 };
+        let base = self.base_loss(target).min(greatest);
         let variation = 1.5 * sqrt(base / self.loss.packets.max(1.0));
         (self.loss.ratio() - 1.25 * base - variation).max(0.0)
     }
@@ -377,18 +383,19 @@ impl<P: QueuePacket> PacedFlow<P> {
         if self.peers.weight == 0.0 {
             return;
         }
+        let is_overloaded = self.congestion.is_overloaded(self.target());
         let others = self.peers.weight / (self.peers.weight + self.weight * self.used);
         let mut change = (1.0 - exp(-CONSENSUS * elapsed)) * others * (self.peers.level - self.level);
         if self.price < CALM {
             change = change.max(-0.5 * FASTEST_GROWTH / time * elapsed);
-        } else if self.price > OVERLOAD {
+        } else if is_overloaded {
             change = change.min((self.median - self.level).max(0.0));
         }
         self.level += change;
         if self.price > CALM {
             let own = self.rate / self.weight;
             // A flow that sends almost nothing knows its loss late, and must not stay where it is.
-            let limit = if self.price > OVERLOAD { exp(self.median).max(2.0 * own) } else { f64::INFINITY };
+            let limit = if is_overloaded { exp(self.median).max(2.0 * own) } else { f64::INFINITY };
             let greatest = self.peers.greatest.min(limit).max(own);
             self.level = self.level.min(log((CEILING * greatest).max(f64::MIN_POSITIVE)));
         }

@@ -156,7 +156,7 @@ fn means(sums: Peers) -> Peers {
 
 /// Latest news of another PE about a link.
 ///
-/// Honest PEs converge: each moves the others by a limited distance, because it moves towards them. A PE that goes on
+/// Honest PEs converge: each moves the others by a limited distance, because it moves toward them. A PE that goes on
 /// pulling away from the median has moved the level of this PE by `pull`. Beyond a factor of two, in addition to what its
 /// weight justifies, it pulls no further than to the median until that is forgotten.
 #[derive(Clone, Copy, Debug)]
