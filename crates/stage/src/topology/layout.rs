@@ -23,7 +23,7 @@ pub struct AddressLayout {
     pub groups: Vec<EndNumbers>,
     /// Ends of each VPN's tunnel, if PE routers are needed; the source is at the ingress.
     pub tunnels: Vec<Option<EndNumbers>>,
-    /// Ends of the tunnels for references between PEs, by their nodes; the source is at the first node.
+    /// Ends of the tunnels for references and news between PEs, by their nodes; the source is at the first node.
     pub message_tunnels: BTreeMap<(usize, usize), EndNumbers>,
     /// Outer ends of each tunnel between gateways; the source is at the first gateway.
     pub gateways: Vec<EndNumbers>,
