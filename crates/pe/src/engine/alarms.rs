@@ -38,6 +38,11 @@ const ALARMS: &[(Counter, u64, &str)] = &[
     (Counter::ReferenceMalformed, 1, "malformed reference"),
     (Counter::ReferenceForged, 1, "forged reference, or keys that differ"),
     (Counter::ReferenceReplayed, 1, "replayed reference, or a second source of it"),
+    (Counter::NewsForeign, 1, "news of VPN flows from a wrong source"),
+    (Counter::NewsMalformed, 1, "malformed news of VPN flows"),
+    (Counter::NewsForged, 1, "forged news of VPN flows, or keys that differ"),
+    (Counter::NewsReplayed, 4, "replayed news of VPN flows"),
+    (Counter::NewsReflected, 1, "news of VPN flows that the core sends back"),
 ];
 
 /// Present state of an alarm.

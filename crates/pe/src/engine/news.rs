@@ -125,17 +125,7 @@ impl EngineState {
             .map(|(found, length)| (found, &message[..length]))
             .map_err(|_| Counter::NewsMalformed)?;
         let above: Vec<LabelStackEntry> = above.collect();
-        let is_sender = |peer: &usize| {
-            self.news.peers[*peer].is_some()
-                && self.is_from_peer(*peer, port, tunnel) == Ok(true)
-                && above.iter().all(|entry| self.may_be_above(*peer, entry.label))
-        };
-        let mut senders = (0..self.news.peers.len()).filter(is_sender);
-        // Neighbors on one link without labels of their paths cannot be distinguished.
-        let sender = match (senders.next(), senders.next()) {
-            (Some(sender), None) => sender,
-            _ => return Err(Counter::NewsForeign.into()),
-        };
+        let sender = self.news_sender((port, tunnel), &above)?;
         let Some(peer) = &mut self.news.peers[sender] else { return Err(Counter::NewsForeign.into()) };
         let (publisher, heard) = (peer.publisher, &mut peer.heard);
         let keys = self.peers[sender].keys.as_ref();
@@ -151,6 +141,27 @@ impl EngineState {
             self.edge.handle_news(at, publisher, &news);
         }
         Ok(())
+    }
+
+    /// Returns the peer, of those with which news is exchanged, whose path has this port, tunnel and labels.
+    fn news_sender(
+        &self,
+        (port, tunnel): (usize, Option<&ReceivingTunnel>),
+        above: &[LabelStackEntry],
+    ) -> Result<usize, Counter> {
+        let is_path = |peer: usize| {
+            let is_from_peer = self.is_from_peer(peer, port, tunnel)?;
+            Ok(is_from_peer && above.iter().all(|entry| self.may_be_above(peer, entry.label)))
+        };
+        let all = 0..self.peers.len();
+        let senders = || all.clone().filter(|peer| is_path(*peer) == Ok(true));
+        let mut expected = senders().filter(|peer| self.news.peers[*peer].is_some());
+        // Neighbors on one link without labels of their paths cannot be distinguished.
+        match (expected.next(), expected.next()) {
+            (Some(sender), None) => Ok(sender),
+            (None, _) if senders().next().is_some() => Err(Counter::NewsUnused),
+            _ => Err(all.clone().find_map(|peer| is_path(peer).err()).unwrap_or(Counter::NewsForeign)),
+        }
     }
 
     /// Adopts what was received from peers that are in both configurations.

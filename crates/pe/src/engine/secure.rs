@@ -1,6 +1,6 @@
 //! Encrypted tunnels to peers by the protocol of WireGuard (Donenfeld, "WireGuard: next generation kernel network
 //! tunnel"): each IP packet of an MPLS-in-UDP tunnel travels whole inside. Everything between two encrypted peers
-//! passes here: data, management, references.
+//! passes here: data, management, references, news.
 //!
 //! The library has the cryptography, the replay window and the handshake's cookies. This module selects the tunnel of
 //! a packet, requests handshakes by the engine's clock, and copies DSCP and ECN to the outer header (RFC 6040). The

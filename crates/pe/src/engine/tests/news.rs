@@ -5,17 +5,41 @@ use crate::replay::Replay;
 use netstage_core::fair::CoreMembership;
 use netstage_core::fair::crowd::NEWS_AGE;
 
+/// Weights of VPN 0 at the two sides.
+const WEIGHTS: [f64; 2] = [3.0, 1.0];
+
 /// VPN 0 is under rate consensus on both sides and crosses these links.
 fn configs(way: CoreEncapsulation, keys: &Option<Keys>, links: &[u32]) -> [EngineConfig; 2] {
     let mut configs = [config(0, way, 2), config(1, way, 2)];
     for (side, config) in configs.iter_mut().enumerate() {
-        let control = VpnControl::RateConsensus(CoreMembership { links: links.to_vec() });
-        let weight = [3.0, 1.0][side];
-        *config.settings(0) = VpnFlowSettings { weight, control, ..VpnFlowSettings::default() };
+        set_consensus(config, side, links);
         config.machine.peers[0].keys.clone_from(keys);
-        config.machine.session_seed = 70 + side as u32;
     }
     configs
+}
+
+fn set_consensus(config: &mut EngineConfig, side: usize, links: &[u32]) {
+    let control = VpnControl::RateConsensus(CoreMembership { links: links.to_vec() });
+    let weight = WEIGHTS[side];
+    *config.settings(0) = VpnFlowSettings { weight, control, ..VpnFlowSettings::default() };
+    config.machine.session_seed = 70 + side as u32;
+}
+
+/// Link of 0.5 MB/s that both directions share, with a queue of 50 ms.
+#[derive(Default)]
+struct SharedLink {
+    free_at: Instant,
+}
+
+impl SharedLink {
+    fn pass(&mut self, now: Instant, frame: &[u8]) -> Option<Instant> {
+        let begins = self.free_at.max(now);
+        if begins.since(now) > Duration::from_millis(50) {
+            return None;
+        }
+        self.free_at = begins + Duration(2_000 * frame.len() as u64);
+        Some(self.free_at + DELAY)
+    }
 }
 
 fn keys() -> Option<Keys> {
@@ -63,17 +87,18 @@ fn news_crosses_the_core_and_ages() {
     for way in WAYS {
         for keys in [None, keys()] {
             let mut world = TwoRouters::new(configs(way, &keys, &[0]));
-            let mut messages = [0; 2];
+            let (mut messages, mut link) = ([0; 2], SharedLink::default());
             run(&mut world, 2, &mut |now, from, frame| {
                 messages[from] += usize::from(is_news(frame));
-                Some(now + DELAY)
+                link.pass(now, frame)
             });
             assert!(messages.iter().all(|count| (20..=21).contains(count)), "{way:?}: {messages:?}");
-            // Each side knows the weight of the other, whose backlog is permanent.
-            let known = [others(&world, 0), others(&world, 1)];
-            assert!((0.5..=1.0).contains(&known[0]) && (1.5..=3.0).contains(&known[1]), "{way:?}: {known:?}");
+            assert_others_are_known(&world);
             // Without news, the peer is forgotten.
-            let mut cut = |now, _: usize, frame: &mut Vec<u8>| (!is_news(frame)).then_some(now + DELAY);
+            let mut cut = |now, _: usize, frame: &mut Vec<u8>| match is_news(frame) {
+                true => None,
+                false => link.pass(now, frame),
+            };
             run(&mut world, NEWS_AGE.0 / 1_000_000_000 + 1, &mut cut);
             assert_eq!([others(&world, 0), others(&world, 1)], [0.0; 2]);
             for counter in [Counter::NewsForeign, Counter::NewsForged, Counter::NewsMalformed] {
@@ -81,6 +106,58 @@ fn news_crosses_the_core_and_ages() {
             }
         }
     }
+}
+
+/// Checks that each side knows the weight of the other, whose backlog is permanent.
+fn assert_others_are_known(world: &TwoRouters) {
+    for (side, weight) in [(0, WEIGHTS[1]), (1, WEIGHTS[0])] {
+        let known = others(world, side);
+        assert!((0.9 * weight..=weight).contains(&known), "side {side}: {known}");
+    }
+}
+
+#[test]
+fn encrypted_news_crosses_the_core_and_shares_follow_the_weights() {
+    for way in [CoreEncapsulation::Udp4, CoreEncapsulation::Udp6] {
+        let mut configs = [0, 1].map(|side| secure::encrypted(side, way, 2));
+        for (side, config) in configs.iter_mut().enumerate() {
+            set_consensus(config, side, &[0]);
+        }
+        let mut world = TwoRouters::new(configs);
+        let mut link = SharedLink::default();
+        let mut core = |now, _: usize, frame: &mut Vec<u8>| {
+            assert!(!is_news(frame), "news without encryption");
+            link.pass(now, frame)
+        };
+        run(&mut world, 5, &mut core);
+        assert_others_are_known(&world);
+        let before = [0, 1].map(|side: usize| world.delivered[side].len());
+        run(&mut world, 10, &mut core);
+        // Packets from side 0 arrive at side 1.
+        let [from_1, from_0] = [0, 1].map(|side| (world.delivered[side].len() - before[side]) as f64);
+        let ratio = from_0 / from_1;
+        assert!((2.85..3.15).contains(&ratio), "{way:?}: {from_0} to {from_1} packets");
+    }
+}
+
+#[test]
+fn news_without_encryption_from_the_address_of_an_encrypted_peer_is_dropped() {
+    let mut trusted = TwoRouters::new(configs(CoreEncapsulation::Udp4, &None, &[0]));
+    let mut seen = None;
+    run(&mut trusted, 1, &mut |now, from, frame| {
+        seen = (from == 0 && is_news(frame)).then(|| frame.clone()).or(seen.take());
+        Some(now + DELAY)
+    });
+    let mut configs = [0, 1].map(|side| secure::encrypted(side, CoreEncapsulation::Udp4, 2));
+    for (side, config) in configs.iter_mut().enumerate() {
+        set_consensus(config, side, &[0]);
+    }
+    let [_, config] = configs;
+    let mut router = router(&config);
+    router.give(CORE, Instant(1_000_000_000), &seen.unwrap());
+    router.turn(Instant(1_000_000_000));
+    assert_eq!((router.count(Counter::Unencrypted), router.count(Counter::NewsForeign)), (1, 0));
+    assert_eq!(router.engine.flow(0).paced().unwrap().peers().weight, 0.0);
 }
 
 #[test]
@@ -105,8 +182,9 @@ fn routers_without_such_flows_or_peers_exchange_no_news() {
             assert!(from == 1 || !is_news(frame));
             Some(now + DELAY)
         });
-        // News that is not expected is counted.
-        assert!(world.routers[0].count(Counter::NewsForeign) > 10);
+        // News that is not expected is counted, and is no attack.
+        assert!(world.routers[0].count(Counter::NewsUnused) > 10);
+        assert_eq!(world.routers[0].count(Counter::NewsForeign), 0);
     }
 }
 
@@ -200,18 +278,21 @@ fn a_recorded_exchange_is_replayed_with_the_same_decisions() {
 fn a_reload_keeps_the_news() {
     let configs = configs(CoreEncapsulation::Udp4, &None, &[0]);
     let mut world = TwoRouters::new(configs.clone());
-    let mut last = Vec::new();
+    let (mut last, mut link) = (Vec::new(), SharedLink::default());
     run(&mut world, 2, &mut |now, from, frame| {
         if from == 0 && is_news(frame) {
             last.clone_from(frame);
         }
-        Some(now + DELAY)
+        link.pass(now, frame)
     });
     let now = world.now;
     world.routers[1].engine.replace(now, configs[1].prepared(), Vec::new());
-    let mut cut = |now, _: usize, frame: &mut Vec<u8>| (!is_news(frame)).then_some(now + DELAY);
+    let mut cut = |now, _: usize, frame: &mut Vec<u8>| match is_news(frame) {
+        true => None,
+        false => link.pass(now, frame),
+    };
     run(&mut world, 1, &mut cut);
-    assert!(others(&world, 1) > 1.5, "{}", others(&world, 1));
+    assert_others_are_known(&world);
     let now = world.now;
     world.routers[1].give(CORE, now, &last);
     world.routers[1].turn(now);
