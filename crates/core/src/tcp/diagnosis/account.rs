@@ -10,6 +10,8 @@ use crate::time::{Duration, Instant};
 
 /// Minimum queueing delay that is distinguished from jitter.
 const MIN_QUEUE: Duration = Duration::from_millis(2);
+/// Queueing delay from which a path may be full although another window than the congestion window limits the sender.
+const LONG_QUEUE: Duration = Duration::from_millis(5);
 /// Queueing delay from which a queue is bloated, unless the base round trip is longer.
 const BLOAT: Duration = Duration::from_millis(50);
 /// Time for which a window must be closed to count as closed by a reader that stopped. The sender then sends a
@@ -491,7 +493,7 @@ impl FlowAccount {
             self.path.merge(&used);
             return None;
         }
-        self.queue.exceeds_jitter(queue).then_some([limit, Bottleneck::PathFull])
+        (queue > LONG_QUEUE.max(min / 2)).then_some([limit, Bottleneck::PathFull])
     }
 
     /// Decides whether the queue of a full path is bloated.
