@@ -114,7 +114,7 @@ fn peers(page: &mut Page, state: &PeSnapshot) {
 
 fn flows(page: &mut Page, state: &PeSnapshot) {
     let count = |value: u64| Some(value as f64);
-    let metrics: [(&str, &str, &str, FlowMetric<'_>); 23] = [
+    let metrics: [(&str, &str, &str, FlowMetric<'_>); 17] = [
         ("sent_packets_total", "counter", "Data packets sent to the peer.", &|f| count(f.sent.packets)),
         ("sent_bytes_total", "counter", "IP-layer bytes sent to the peer.", &|f| count(f.sent.bytes)),
         ("received_packets_total", "counter", "Data packets received from the peer.", &|f| {
@@ -165,6 +165,15 @@ fn flows(page: &mut Page, state: &PeSnapshot) {
         ("infeasible", "gauge", "1 while the weight exceeds the range the window parameters allow.", &|f| {
             Some(f64::from(u8::from(f.window.as_ref()?.is_infeasible)))
         }),
+        ("silent", "gauge", "1 while the peer does not answer.", &|f| Some(f64::from(u8::from(f.is_silent)))),
+    ];
+    write_flows(page, state, &metrics);
+    rates(page, state);
+}
+
+/// Writes the state of flows under rate consensus.
+fn rates(page: &mut Page, state: &PeSnapshot) {
+    let metrics: [(&str, &str, &str, FlowMetric<'_>); 6] = [
         ("rate_permitted_bits_per_second", "gauge", "Rate that rate consensus permits.", &|f| {
             Some(f.rate.as_ref()?.permitted_bps)
         }),
@@ -181,8 +190,11 @@ fn flows(page: &mut Page, state: &PeSnapshot) {
         ("owed_share_ratio", "gauge", "Share of the weights of the flows with a backlog.", &|f| {
             f.rate.as_ref()?.owed_share
         }),
-        ("silent", "gauge", "1 while the peer does not answer.", &|f| Some(f64::from(u8::from(f.is_silent)))),
     ];
+    write_flows(page, state, &metrics);
+}
+
+fn write_flows(page: &mut Page, state: &PeSnapshot, metrics: &[(&str, &str, &str, FlowMetric<'_>)]) {
     for (name, kind, help, value) in metrics {
         let name = format!("netstage_pe_flow_{name}");
         page.begin_metric(&name, kind, help);
