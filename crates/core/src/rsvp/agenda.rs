@@ -22,6 +22,8 @@ pub(super) enum Timer {
     Label(LabelValue),
     /// Next attempt to signal a tunnel.
     Tunnel(u16),
+    /// Removal of the previous LSP of a tunnel.
+    Replaced(u16),
     /// Retransmission of a message that a neighbor has not acknowledged.
     Retransmission(RsvpNeighbor, u32),
     /// Transmission of a summary refresh.

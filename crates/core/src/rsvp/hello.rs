@@ -1,7 +1,8 @@
 //! Hellos (RFC 3209 section 5): detection of neighbors that fail, or restart without their state.
 
 use super::agenda::Timer;
-use super::{RsvpEvent, RsvpNeighbor, RsvpSpeaker};
+use super::state::LspState;
+use super::{Lsp, RsvpEvent, RsvpNeighbor, RsvpSpeaker};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use netstage_wire::rsvp::kind;
@@ -42,7 +43,18 @@ impl RsvpSpeaker {
         }
         if previous == 0 {
             self.events.push_back(RsvpEvent::NeighborUp { neighbor: from });
+            self.repeat_paths(now, from);
         }
+    }
+
+    /// Sends the Path messages again that a neighbor has not answered, perhaps because it has just started.
+    fn repeat_paths(&mut self, now: Instant, to: RsvpNeighbor) {
+        let is_waiting = |state: &LspState| {
+            state.reservation.is_none() && state.downstream.as_ref().is_some_and(|next| next.neighbor == to)
+        };
+        let waiting: Vec<Lsp> =
+            self.lsps.iter().filter(|(_, state)| is_waiting(state)).map(|(lsp, _)| *lsp).collect();
+        waiting.into_iter().for_each(|lsp| self.send_path(now, lsp));
     }
 
     pub(super) fn hello_timeout(&mut self, now: Instant, from: RsvpNeighbor) {

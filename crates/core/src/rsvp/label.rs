@@ -24,10 +24,14 @@ impl LabelPool {
         LabelPool { next: range.start() + offset as u32, range, used: BTreeSet::new() }
     }
 
+    /// Returns whether all labels are in use.
+    pub fn is_exhausted(&self) -> bool {
+        self.used.len() >= self.range.clone().count()
+    }
+
     /// Allocates the first free label after the last one allocated; `None` if all are in use.
     pub fn allocate(&mut self) -> Option<LabelValue> {
-        let size = self.range.end().checked_sub(*self.range.start())? as usize + 1;
-        if self.used.len() >= size {
+        if self.is_exhausted() {
             return None;
         }
         loop {

@@ -32,7 +32,6 @@ mod route;
 mod state;
 mod tunnel;
 
-use crate::ldp::NullLabel;
 use crate::quantity::BitRate;
 use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
@@ -101,8 +100,10 @@ pub struct RsvpConfig {
     pub refresh: Duration,
     /// Labels to allocate.
     pub labels: RangeInclusive<LabelValue>,
-    /// Label of LSPs that end at this router.
-    pub null: NullLabel,
+    /// Label of LSPs that end at the router ID or an interface.
+    pub egress: EgressLabel,
+    /// Further addresses at which LSPs end, with the label of these LSPs.
+    pub endpoints: BTreeMap<Ipv4Addr, EgressLabel>,
     /// Reduce refreshes with neighbors that do the same (RFC 2961).
     pub reduces_refreshes: bool,
     /// Interval of hellos; `None` to send none.
@@ -125,7 +126,8 @@ impl RsvpConfig {
             instance: instance.max(1),
             refresh: Duration::from_secs(30),
             labels: LabelValue::FIRST_UNRESERVED..=LabelValue::MAX,
-            null: NullLabel::default(),
+            egress: EgressLabel::default(),
+            endpoints: BTreeMap::new(),
             reduces_refreshes: true,
             hello: Some(Duration::from_secs(3)),
             max_paths: 10_000,
@@ -134,6 +136,18 @@ impl RsvpConfig {
             seed: instance.into(),
         }
     }
+}
+
+/// Label of an LSP that ends at this router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EgressLabel {
+    /// Implicit null: the router before pops the label (penultimate-hop popping, RFC 3031 section 3.16).
+    #[default]
+    ImplicitNull,
+    /// Explicit null, which preserves the traffic class up to this router.
+    ExplicitNull,
+    /// A label of the LSP's own ([`RsvpEvent::Pop`]).
+    Own,
 }
 
 /// A message to be sent in an IP packet with protocol 46.
@@ -185,6 +199,11 @@ pub enum RsvpEvent {
         label: LabelValue,
         /// Label and next hop.
         to: RsvpNextHop,
+    },
+    /// Packets with an incoming label are for this router: the label is to be popped.
+    Pop {
+        /// The incoming label.
+        label: LabelValue,
     },
     /// Packets with an incoming label are to be dropped.
     Discard {
@@ -340,10 +359,13 @@ impl RsvpSpeaker {
     }
 
     /// Sets the next hop of a prefix, for loose hops of explicit routes; `None` removes it. Existing LSPs keep their
-    /// routes.
-    pub fn set_route(&mut self, network: Ipv4Addr, length: u8, next_hop: Option<RsvpNeighbor>) {
+    /// routes. Tunnels that lacked the route are signaled soon.
+    pub fn set_route(&mut self, now: Instant, network: Ipv4Addr, length: u8, next_hop: Option<RsvpNeighbor>) {
         match next_hop {
-            Some(next_hop) => drop(self.routes.insert((length, network), next_hop)),
+            Some(next_hop) => {
+                self.routes.insert((length, network), next_hop);
+                self.retry_tunnels_to(now, network, length);
+            }
             None => drop(self.routes.remove(&(length, network))),
         }
     }
@@ -376,6 +398,7 @@ impl RsvpSpeaker {
                 Timer::Setup(lsp) => self.setup_timeout(lsp),
                 Timer::Label(label) => self.end_quarantine(label),
                 Timer::Tunnel(tunnel) => self.signal(now, tunnel),
+                Timer::Replaced(tunnel) => self.remove_replaced(now, tunnel),
                 Timer::Retransmission(neighbor, id) => self.retransmit(now, neighbor, id),
                 Timer::SummaryRefresh(neighbor) => self.send_summary_refresh(neighbor),
                 Timer::Hello(neighbor) => self.send_hello(now, neighbor),

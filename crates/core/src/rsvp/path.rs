@@ -102,6 +102,10 @@ impl RsvpSpeaker {
             return Err((error_code::SYSTEM, 0));
         }
         match &downstream {
+            None if self.lacks_egress_label(lsp) => {
+                self.counters.no_label += 1;
+                Err(routing(routing_error::NO_LABEL))
+            }
             Some(downstream) if !self.has_bandwidth(lsp, downstream.neighbor, contents) => {
                 Err((error_code::ADMISSION, BANDWIDTH_UNAVAILABLE))
             }

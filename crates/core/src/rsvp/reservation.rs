@@ -5,11 +5,11 @@ use super::agenda::Timer;
 use super::neighbor::{Outgoing, Slot, is_stale, lifetime};
 use super::path::Refusal;
 use super::state::{Reservation, ReservationContents, Upstream, rate, recorded, route};
-use super::{Lsp, RsvpEvent, RsvpNeighbor, RsvpNextHop, RsvpSpeaker};
-use crate::ldp::NullLabel;
+use super::{EgressLabel, Lsp, RsvpEvent, RsvpNeighbor, RsvpNextHop, RsvpSpeaker};
 use crate::time::{Duration, Instant};
 use alloc::vec;
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 use netstage_wire::mpls::LabelValue;
 use netstage_wire::rsvp::message::{Flow, RsvpMessage};
 use netstage_wire::rsvp::object::{Hop, Object, Style, class};
@@ -102,12 +102,31 @@ impl RsvpSpeaker {
         self.send_resv(now, lsp);
     }
 
+    fn egress_label(&self, endpoint: Ipv4Addr) -> EgressLabel {
+        self.config.endpoints.get(&endpoint).copied().unwrap_or(self.config.egress)
+    }
+
+    /// Returns whether this router has no label for a new LSP to one of its addresses.
+    pub(super) fn lacks_egress_label(&self, lsp: Lsp) -> bool {
+        let has_label = self.lsps.get(&lsp).is_some_and(|state| state.label.is_some());
+        !has_label
+            && self.egress_label(lsp.session.endpoint) == EgressLabel::Own
+            && self.labels.is_exhausted()
+    }
+
     /// Answers a Path message at the egress.
     pub(super) fn reserve_at_egress(&mut self, now: Instant, lsp: Lsp) {
-        let label = match self.config.null {
-            NullLabel::Implicit => LabelValue::IMPLICIT_NULL,
-            NullLabel::Explicit => LabelValue::IPV4_EXPLICIT_NULL,
+        let present = self.lsps.get(&lsp).and_then(|state| state.label);
+        let label = match self.egress_label(lsp.session.endpoint) {
+            EgressLabel::ImplicitNull => Some(LabelValue::IMPLICIT_NULL),
+            EgressLabel::ExplicitNull => Some(LabelValue::IPV4_EXPLICIT_NULL),
+            EgressLabel::Own => present.or_else(|| self.labels.allocate()),
         };
+        // A path without a free label was refused.
+        let Some(label) = label else { return };
+        if present.is_none() && !label.is_reserved() {
+            self.events.push_back(RsvpEvent::Pop { label });
+        }
         let lifetime = lifetime(self.config.refresh);
         let Some(state) = self.lsps.get_mut(&lsp) else { return };
         let record_route = state.path.record_route.as_ref().map(|_| Vec::new());

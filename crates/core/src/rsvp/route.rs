@@ -81,7 +81,7 @@ impl RsvpSpeaker {
     }
 
     pub(super) fn is_local(&self, address: Ipv4Addr) -> bool {
-        self.addresses().any(|own| own == address)
+        self.config.endpoints.contains_key(&address) || self.addresses().any(|own| own == address)
     }
 
     /// Returns the neighbor with an address on a connected subnet.

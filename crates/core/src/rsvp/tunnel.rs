@@ -3,11 +3,11 @@
 
 use super::agenda::Timer;
 use super::path::IPV4;
-use super::route::Target;
+use super::route::{Target, contains};
 use super::state::{Attribute, Downstream, LspState, PathContents};
 use super::{Lsp, RsvpEvent, RsvpNextHop, RsvpSpeaker};
 use crate::quantity::BitRate;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use netstage_wire::rsvp::object::{Sender, Session, TokenBucket, attribute_flag};
@@ -33,13 +33,18 @@ const PRIORITY: u8 = 7;
 /// Maximum packet size in traffic specifications, bytes.
 const MAX_PACKET: u32 = 1500;
 
+/// Time from the use of a new LSP to the removal of the previous one, in which packets are still under way.
+const TEARDOWN_DELAY: Duration = Duration::from_secs(2);
+/// Time from a new route to the setup of the tunnels that lacked it. Routes change together.
+const ROUTE_DELAY: Duration = Duration::from_millis(100);
+
 /// A tunnel.
 #[derive(Clone, Debug)]
 pub(super) struct Tunnel {
     request: TunnelRequest,
     /// The LSP that was signaled last.
     current: Option<Lsp>,
-    /// The LSP in use until the current one is established.
+    /// The LSP in use until the current one is established; removed some time later.
     previous: Option<Lsp>,
 }
 
@@ -78,6 +83,7 @@ impl RsvpSpeaker {
     pub fn remove_tunnel(&mut self, now: Instant, tunnel: u16) {
         let Some(removed) = self.tunnels.remove(&tunnel) else { return };
         self.agenda.cancel(Timer::Tunnel(tunnel));
+        self.agenda.cancel(Timer::Replaced(tunnel));
         for lsp in [removed.current, removed.previous].into_iter().flatten() {
             self.remove_path(now, lsp, false, true);
         }
@@ -119,6 +125,27 @@ impl RsvpSpeaker {
         self.agenda.set(Timer::Tunnel(number), now + self.config.refresh);
     }
 
+    /// Signals the tunnels without an LSP soon whose route leads to an address of a prefix.
+    pub(super) fn retry_tunnels_to(&mut self, now: Instant, network: Ipv4Addr, length: u8) {
+        let leads_there = |tunnel: &Tunnel| {
+            let hops = tunnel.request.route.iter().filter_map(|hop| match hop {
+                RouteHop::Ipv4 { address, .. } => Some(*address),
+                _ => None,
+            });
+            let mut addresses = hops.chain([tunnel.request.endpoint]);
+            tunnel.current.is_none() && addresses.any(|address| contains(network, length, address))
+        };
+        let waiting: Vec<u16> = self
+            .tunnels
+            .iter()
+            .filter(|(_, tunnel)| leads_there(tunnel))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in waiting {
+            self.agenda.set(Timer::Tunnel(number), now + ROUTE_DELAY);
+        }
+    }
+
     /// Signals the tunnels without an LSP again.
     pub(super) fn retry_tunnels(&mut self, now: Instant) {
         let waiting: Vec<u16> = self
@@ -139,14 +166,29 @@ impl RsvpSpeaker {
         (is_ingress && lsp.sender.address == self.config.router).then_some(number)
     }
 
-    /// Puts an established LSP of a tunnel into use, and removes the previous one.
+    /// Puts an established LSP of a tunnel into use, and schedules the removal of the previous one.
     pub(super) fn ingress_reserved(&mut self, now: Instant, lsp: Lsp, to: RsvpNextHop) {
         let Some(number) = self.tunnel_of(lsp) else { return };
         self.events.push_back(RsvpEvent::Up { tunnel: number, lsp, to });
         let Some(tunnel) = self.tunnels.get_mut(&number).filter(|tunnel| tunnel.current == Some(lsp)) else {
             return;
         };
-        if let Some(previous) = tunnel.previous.take() {
+        if tunnel.previous.is_some() {
+            self.agenda.set(Timer::Replaced(number), now + TEARDOWN_DELAY);
+        }
+    }
+
+    /// Removes the previous LSP of a tunnel, if its replacement is established.
+    pub(super) fn remove_replaced(&mut self, now: Instant, number: u16) {
+        let Some(tunnel) = self.tunnels.get(&number) else { return };
+        let (current, previous) = (tunnel.current, tunnel.previous);
+        if !current.is_some_and(|current| self.is_established(current)) {
+            return;
+        }
+        if let Some(tunnel) = self.tunnels.get_mut(&number) {
+            tunnel.previous = None;
+        }
+        if let Some(previous) = previous {
             self.remove_path(now, previous, false, true);
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::network::{DELAY, InFlight, Network, config, router_id};
 use netstage_core::rng::RandomStream;
-use netstage_core::rsvp::RsvpConfig;
+use netstage_core::rsvp::{EgressLabel, RsvpConfig};
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::mpls::LabelValue;
 use netstage_wire::rsvp::route::RouteHop;
@@ -216,6 +216,8 @@ impl RandomRun {
             hello,
             seed: seed + router as u64,
             max_paths: 3 + random.below(20) as usize,
+            egress: [EgressLabel::ImplicitNull, EgressLabel::ExplicitNull, EgressLabel::Own]
+                [random.below(3) as usize],
             ..config(router)
         });
         let configs = configs.collect();

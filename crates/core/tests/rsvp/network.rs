@@ -37,8 +37,8 @@ pub struct Network {
     pub up: Vec<bool>,
     capacity: Option<u64>,
     pub in_flight: Vec<InFlight>,
-    /// Label tables, by the events.
-    tables: Vec<BTreeMap<LabelValue, RsvpNextHop>>,
+    /// Label tables, by the events; `None` for labels of LSPs that end at the router.
+    tables: Vec<BTreeMap<LabelValue, Option<RsvpNextHop>>>,
     /// LSPs of tunnels, by the events.
     in_use: BTreeMap<TunnelKey, BTreeMap<Lsp, RsvpNextHop>>,
     pub requested: BTreeMap<TunnelKey, TunnelRequest>,
@@ -140,7 +140,7 @@ impl Network {
                     let is_second = self.links[link].0 == router;
                     RsvpNeighbor { interface: link as u32 + 1, address: address(link, is_second) }
                 });
-                self.speakers[router].set_route(router_id(target), 32, next_hop);
+                self.speakers[router].set_route(self.now, router_id(target), 32, next_hop);
             }
         }
     }
@@ -235,8 +235,12 @@ impl Network {
                 "failed"
             }
             RsvpEvent::Forward { label, to } => {
-                self.tables[router].insert(label, to);
+                self.tables[router].insert(label, Some(to));
                 "forward"
+            }
+            RsvpEvent::Pop { label } => {
+                self.tables[router].insert(label, None);
+                "pop"
             }
             RsvpEvent::Discard { label } => {
                 assert!(self.tables[router].remove(&label).is_some(), "a discarded label has been forwarded");
@@ -306,7 +310,10 @@ impl Network {
             if hop.label.is_reserved() {
                 return Some(at);
             }
-            hop = *self.tables[at].get(&hop.label)?;
+            match *self.tables[at].get(&hop.label)? {
+                Some(next) => hop = next,
+                None => return Some(at),
+            }
         }
         panic!("forwarding loop of label {} from {router}", to.label.number());
     }
@@ -332,12 +339,16 @@ impl Network {
         let mut expected = BTreeMap::new();
         let mut used = BTreeSet::new();
         for status in statuses.iter().filter(|status| status.is_reserved) {
-            let (Some(neighbor), Some(label)) = (status.downstream, status.outgoing) else { continue };
+            let (Some(neighbor), Some(label)) = (status.downstream, status.outgoing) else {
+                let own = status.incoming.filter(|label| !label.is_reserved());
+                expected.extend(own.map(|label| (label, None)));
+                continue;
+            };
             let to = RsvpNextHop { neighbor, label };
             match (status.upstream, status.incoming) {
                 (Some(_), Some(incoming)) => {
                     assert!(used.insert(incoming), "label {incoming:?} of two LSPs");
-                    expected.insert(incoming, to);
+                    expected.insert(incoming, Some(to));
                 }
                 (None, None) => {
                     let tunnel = (router, status.lsp.session.tunnel as u16);

@@ -1,11 +1,10 @@
 //! RSVP-TE speakers with neighbors that follow the RFCs, fail, or do not follow them.
 
 use crate::network::{Network, config, router_id};
-use netstage_core::ldp::NullLabel;
 use netstage_core::quantity::BitRate;
 use netstage_core::rng::RandomStream;
 use netstage_core::rsvp::{
-    Lsp, RsvpConfig, RsvpEvent, RsvpInterface, RsvpNeighbor, RsvpSpeaker, RsvpTransmit,
+    EgressLabel, Lsp, RsvpConfig, RsvpEvent, RsvpInterface, RsvpNeighbor, RsvpSpeaker, RsvpTransmit,
 };
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::mpls::LabelValue;
@@ -98,19 +97,21 @@ fn errors(speaker: &mut RsvpSpeaker, to: Ipv4Addr) -> Vec<(u8, u8, u16)> {
 
 #[test]
 fn labels_lead_along_the_explicit_route() {
-    for null in [NullLabel::Implicit, NullLabel::Explicit] {
-        let configs = (0..4).map(|router| RsvpConfig { null, ..config(router) }).collect();
+    for egress in [EgressLabel::ImplicitNull, EgressLabel::ExplicitNull, EgressLabel::Own] {
+        let configs = (0..4).map(|router| RsvpConfig { egress, ..config(router) }).collect();
         let mut network = Network::new(configs, &[(0, 1), (1, 2), (2, 3), (0, 3)], None);
         let route = network.strict(&[0, 1, 2, 3]);
         network.set_tunnel((0, 1), network.request(3, route, 0));
         network.run(Duration::from_secs(1));
         network.check();
-        let expected = match null {
-            NullLabel::Implicit => LabelValue::IMPLICIT_NULL,
-            NullLabel::Explicit => LabelValue::IPV4_EXPLICIT_NULL,
+        let own = network.speakers[3].lsps().next().unwrap().incoming;
+        let expected = match egress {
+            EgressLabel::ImplicitNull => Some(LabelValue::IMPLICIT_NULL),
+            EgressLabel::ExplicitNull => Some(LabelValue::IPV4_EXPLICIT_NULL),
+            EgressLabel::Own => own.filter(|label| !label.is_reserved()),
         };
         let status = |router: usize| network.speakers[router].lsps().next().unwrap();
-        assert_eq!(status(2).outgoing, Some(expected));
+        assert!(expected.is_some() && status(2).outgoing == expected, "{:?}", status(2));
         assert_eq!(status(1).outgoing, status(2).incoming);
         assert!(network.is_up((0, 1)));
     }
@@ -143,6 +144,8 @@ fn an_lsp_and_its_replacement_share_bandwidth() {
     network.set_tunnel((0, 1), network.request(2, Vec::new(), 800));
     network.run(Duration::from_secs(1));
     assert_eq!(network.reports["up"], 3, "both sizes of the first tunnel, and the second tunnel");
+    assert_eq!(network.speakers[1].reserved(2), (BitRate(1000), 3), "packets may still be in the first LSP");
+    network.run(Duration::from_secs(2));
     assert_eq!(network.speakers[1].reserved(2), (BitRate(1000), 2));
     network.set_tunnel((0, 2), network.request(2, Vec::new(), 208));
     network.run(Duration::from_secs(1));

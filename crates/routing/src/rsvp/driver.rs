@@ -126,7 +126,7 @@ impl<H: FnMut(Instant, RsvpReport)> Driver<H> {
                 self.speaker.remove_tunnel(now, tunnel);
             }
             RsvpCommand::SetRoute(network, length, next_hop) => {
-                self.speaker.set_route(network, length, next_hop);
+                self.speaker.set_route(now, network, length, next_hop);
             }
             RsvpCommand::Show(answer) => {
                 // The requester may have stopped waiting.

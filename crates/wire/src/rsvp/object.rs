@@ -2,7 +2,7 @@
 //! RFC 2747, RFC 4090, RFC 2210).
 
 use super::route::Route;
-use super::{OBJECT_HEADER, RsvpError};
+use super::{BANDWIDTH_UNAVAILABLE, OBJECT_HEADER, RsvpError, error_code, routing_error};
 use crate::bytes::{u16_at, u32_at, u64_at};
 use crate::mpls::LabelValue;
 use core::net::Ipv4Addr;
@@ -153,6 +153,35 @@ pub struct ErrorSpec {
     pub code: u8,
     /// Error value.
     pub value: u16,
+}
+
+impl ErrorSpec {
+    /// Returns the meaning of code and value.
+    pub const fn meaning(&self) -> &'static str {
+        match (self.code, self.value) {
+            (error_code::ADMISSION, BANDWIDTH_UNAVAILABLE) => "the requested bandwidth is not available",
+            (error_code::ADMISSION, _) => "admission control refused the reservation",
+            (error_code::ROUTING, routing_error::BAD_EXPLICIT_ROUTE) => "the explicit route is invalid",
+            (error_code::ROUTING, routing_error::BAD_STRICT_HOP) => {
+                "a strict hop is no neighbor of the hop before it"
+            }
+            (error_code::ROUTING, routing_error::BAD_LOOSE_HOP) => "there is no route to a loose hop",
+            (error_code::ROUTING, routing_error::BAD_FIRST_HOP) => {
+                "the explicit route begins at another router"
+            }
+            (error_code::ROUTING, routing_error::NO_ROUTE) => "there is no route to the endpoint",
+            (error_code::ROUTING, routing_error::UNACCEPTABLE_LABEL) => "the label is not acceptable",
+            (error_code::ROUTING, routing_error::LOOP) => "the route contains a loop",
+            (error_code::ROUTING, routing_error::NO_LABEL) => "no label is free",
+            (error_code::ROUTING, routing_error::UNSUPPORTED_PROTOCOL) => {
+                "the payload protocol is not supported"
+            }
+            (error_code::ROUTING, _) => "routing error",
+            (error_code::SYSTEM, _) => "system error",
+            (error_code::NOTIFY, _) => "notification",
+            _ => "other error",
+        }
+    }
 }
 
 /// Attributes of a session (RFC 3209 section 4.7).
