@@ -67,7 +67,8 @@ impl TestBench {
         let choice = choose_generator(tester, &ports, &namespace);
         let calibration = calibrate(tester, choice.generator)?;
         let lsps = Lsps::start(tester, &ports, &namespace);
-        let lsps = lsps.map_err(|error| StartupError::from_system("cannot start LDP", &error))?;
+        let lsps =
+            lsps.map_err(|error| StartupError::from_system("cannot start the label distribution", &error))?;
         let routes = background::read_background(tester, &ports)?;
         let background = routes.as_ref().map(|routes| (routes.table.len(), routes.left_out));
         let sessions = match tester.route_source {

@@ -402,7 +402,7 @@ impl TrialRunner<'_> {
     ) -> Result<Vec<(ExpectedFrames<'_>, FrameReceiver)>, TrialError> {
         let mut receivers = Vec::new();
         for number in 0..self.ports.len() {
-            let expected = self.expected(trial, number);
+            let expected = self.expected(trial, number).map_err(TrialError::Labels)?;
             let port = &self.ports[number];
             let settings = TrialProgramSettings {
                 form: &expected.form,
@@ -434,7 +434,7 @@ impl TrialRunner<'_> {
     }
 
     /// Returns the frames expected at a port.
-    fn expected(&self, trial: &TrialTraffic, number: usize) -> ExpectedFrames<'_> {
+    fn expected(&self, trial: &TrialTraffic, number: usize) -> Result<ExpectedFrames<'_>, String> {
         let port = &self.ports[number];
         let (tester, mut first) = (self.tester, 0);
         for (index, direction) in tester.directions.iter().enumerate() {
@@ -444,26 +444,26 @@ impl TrialRunner<'_> {
                 };
                 let sources: Vec<IpAddr> = direction.from.iter().map(source).collect();
                 let (operation, macs) = (trial.operation, [port.router, port.mac]);
-                let labels = self.lsps.outgoing(tester, operation, direction);
+                let labels = self.lsps.outgoing(tester, self.ports, operation, direction)?;
                 let form = match self.is_loop {
                     true => template::sent_template(operation, labels, sources[0], macs),
                     false => template::forwarded_template(operation, tester.model, labels, sources[0], macs),
                 };
                 let streams = (first, direction.from.len() as u8);
-                return ExpectedFrames { direction, number: index, position, form, streams, sources };
+                return Ok(ExpectedFrames { direction, number: index, position, form, streams, sources });
             }
             first += direction.from.len() as u8;
         }
         let source = template::source_address(port.settings.address.0, tester.directions[0].first_network);
         let form = template::sent_template(Operation::Ip, Vec::new(), source, [port.router, port.mac]);
-        ExpectedFrames {
+        Ok(ExpectedFrames {
             direction: &tester.directions[0],
             number: 0,
             position: 0,
             form,
             streams: (0, 0),
             sources: Vec::new(),
-        }
+        })
     }
 
     fn send(

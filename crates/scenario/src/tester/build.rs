@@ -222,12 +222,24 @@ fn check_families(
         problems.push_help(place, "IPv6 routes advertised by BGP have no label", help);
     }
     if let Some(labels) = &file.labels {
-        if labels.value.by == LabelSource::RsvpTe {
-            let help = "use by = \"ldp\", or by = \"manual\" with the output of --setup";
-            problems.push_help(labels.place, "RSVP-TE is not supported yet", help);
+        if labels.value.by == LabelSource::RsvpTe && by_bgp && operations.contains(&Operation::Push) {
+            let help = "remove `push`, or configure the routes: by = \"manual\" in [routes]";
+            problems.push_help(labels.place, "BGP routes do not lead into LSPs by RSVP-TE", help);
         }
-        if labels.value.by == LabelSource::Ldp && ports.iter().any(|port| port.router.is_ipv6()) {
-            problems.push_help(labels.place, "LDP runs over IPv4 only", "set IPv4 addresses for all ports");
+        if labels.value.by == LabelSource::RsvpTe && first.is_ipv6() {
+            let help = "use IPv4 networks, or by = \"manual\" in [labels]";
+            problems.push_help(labels.place, "RSVP-TE sets up LSPs for IPv4", help);
+        }
+        let protocol = match labels.value.by {
+            LabelSource::User => None,
+            LabelSource::Ldp => Some("LDP"),
+            LabelSource::RsvpTe => Some("RSVP-TE"),
+        };
+        if let Some(protocol) = protocol
+            && ports.iter().any(|port| port.router.is_ipv6())
+        {
+            let message = format!("{protocol} runs over IPv4 only");
+            problems.push_help(labels.place, message, "set IPv4 addresses for all ports");
         }
     }
     if first.is_ipv6()

@@ -101,7 +101,7 @@ table! {
 table! {
     /// Labels, for operations that use them. These are the labels of the first peer; those of other peers follow.
     pub(crate) struct LabelsTable "[labels]" {
-        /// Source of the router's labels. With LDP each port acts as a separate router, and the router under test assigns the labels it swaps and pops.
+        /// Source of the router's labels. With LDP and RSVP-TE each port acts as a separate router, and the router under test assigns the labels it swaps and pops.
         by: LabelSource = "manual",
         /// Label that the router pushes for the first peer. Networks are distributed over peers in turn.
         push: LabelNumber = 1_000,
@@ -115,7 +115,7 @@ table! {
         php: LabelNumber = 5_000,
         /// Address of the first peer, the end of the router's label switched path. It is the next hop of BGP routes, for PUSH. The router needs a route to it.
         loopback: Address = "198.51.100.1",
-        /// With LDP: address of the router itself, for POP. Default: its address on the link of the sending port.
+        /// With LDP and RSVP-TE: address of the router itself, for POP. Default: its address on the link of the sending port.
         router_loopback: Option<Address>,
         /// Number of label switched paths, each to a separate peer. The peers are behind the receiving ports in turn.
         peers: BoundedCount<1, 64> = 1,
@@ -202,7 +202,7 @@ choice!(LabelSource {
     "manual" => LabelSource::User,
     /// The tester advertises them with LDP (RFC 5036).
     "ldp" => LabelSource::Ldp,
-    /// The tester signals them with RSVP-TE (RFC 3209); not supported yet.
+    /// The tester signals them with RSVP-TE (RFC 3209), as LSPs through the router; for PUSH, the router signals LSPs to the peers.
     "rsvp-te" => LabelSource::RsvpTe,
 });
 

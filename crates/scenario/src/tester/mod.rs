@@ -190,7 +190,7 @@ pub enum LabelSource {
     User,
     /// Advertisement by the tester with LDP.
     Ldp,
-    /// Signaling by the tester with RSVP-TE (RFC 3209); not supported yet.
+    /// Signaling by the tester with RSVP-TE (RFC 3209).
     RsvpTe,
 }
 

@@ -105,7 +105,6 @@ fn errors_contain_the_remedy() {
         ("count = 1000", "by = \"bgp\"", "add a table [bgp]"),
         ("count = 1000", "first = \"223.255.0.0\"", "all networks must be below 224.0.0.0"),
         ("router = \"192.0.2.5\"", "router = \"192.0.2.9\"", "192.0.2.9 cannot be the other end"),
-        ("[labels]", "[labels]\nby = \"rsvp-te\"", "RSVP-TE is not supported yet"),
         ("count = 1000", "first = \"2001:db8::\"", "set IPv6 addresses for port `east`"),
         ("[labels]", "[labels]\n[convergence]", "by = \"bgp\" in [routes]"),
         (
@@ -120,6 +119,19 @@ fn errors_contain_the_remedy() {
             .replace("from = [\"west\"]", "from = [\"west\"]\noperations = [\"ip\", \"swap\"]");
         let found = errors(&text);
         assert!(found.contains(message), "{message}: {found}");
+    }
+}
+
+#[test]
+fn lsps_by_rsvp_te_carry_ipv4_and_need_configured_routes() {
+    let text = SMALL.replace("[labels]", "[labels]\nby = \"rsvp-te\"");
+    assert_eq!(parse("tester.toml", &text).unwrap().labels.unwrap().source, LabelSource::RsvpTe);
+    for (routes, message) in [
+        ("by = \"bgp\"\n[bgp]\n", "BGP routes do not lead into LSPs by RSVP-TE"),
+        ("first = \"2001:db8::\"", "RSVP-TE sets up LSPs for IPv4"),
+    ] {
+        let error = parse("tester.toml", &text.replace("count = 1000", routes)).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Configuration of a router under test, in the router's own syntax.
 
+mod rsvp;
 mod sessions;
 
 use crate::exit::Failure;
@@ -17,6 +18,8 @@ pub enum Kind {
     LinuxMpls,
     /// netstage router, as a route file
     Netstage,
+    /// netstage router, as RSVP-TE tables of its configuration
+    NetstageRsvp,
     /// Open vSwitch, as flows for `ovs-ofctl add-flows`; bridge port N is port N of the configuration
     Ovs,
     /// BIRD 2 with BGP sessions to the tester and routes exported to the kernel
@@ -47,6 +50,14 @@ pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
             _ => Ok(sessions(kind, tester)),
         };
     }
+    let by_rsvp = tester.labels.is_some_and(|labels| labels.source == LabelSource::RsvpTe);
+    if kind == Kind::NetstageRsvp {
+        return match by_rsvp {
+            true => Ok(rsvp::tables(tester)),
+            false => Err(Failure::usage("this configuration has no LSPs by RSVP-TE")
+                .help("set by = \"rsvp-te\" in [labels]")),
+        };
+    }
     let does = |operation| tester.operations.contains(&operation);
     if tester.route_source == RouteSource::User
         && does(Operation::Push)
@@ -70,7 +81,9 @@ fn entries(tester: &Tester, way: &TrafficDirection) -> Vec<(Entry, u32)> {
     let mut entries = Vec::new();
     let peers = tester.peer_count(way);
     let does = |operation: Operation| tester.operations.contains(&operation);
-    let labels = tester.labels.map(|labels| {
+    // RSVP-TE tunnels have their own routes.
+    let by_rsvp = tester.labels.is_some_and(|labels| labels.source == LabelSource::RsvpTe);
+    let labels = tester.labels.filter(|_| !by_rsvp).map(|labels| {
         let above = way.label_offset;
         LabelConfig {
             push: labels.push + above,
@@ -83,6 +96,7 @@ fn entries(tester: &Tester, way: &TrafficDirection) -> Vec<(Entry, u32)> {
     });
     if tester.route_source == RouteSource::User
         && tester.operations.iter().any(|operation| operation.is_routed())
+        && !(by_rsvp && does(Operation::Push))
     {
         for network in 0..tester.networks {
             let peer = network % peers;
@@ -142,7 +156,7 @@ fn line(text: &mut String, kind: Kind, tester: &Tester, entry: &Entry, port: usi
         (Kind::Netstage, Entry::LookUp(label)) => writeln!(text, "label {label} pop"),
         (Kind::Ovs, entry) => ovs(text, entry, port + 1, tester.directions[0].first_network.is_ipv4()),
         (Kind::Linux, Entry::Label(..) | Entry::LookUp(_)) | (Kind::LinuxMpls, Entry::Route(..)) => Ok(()),
-        (Kind::Bird | Kind::Frr, _) => Ok(()),
+        (Kind::Bird | Kind::Frr | Kind::NetstageRsvp, _) => Ok(()),
     };
     written.expect("writing to a string cannot fail");
 }

@@ -107,7 +107,33 @@ fn the_tester_uses_the_labels_advertised_by_the_router() {
     assert_all_received(&cells);
 }
 
+fn lsps_are_set_up_by_rsvp_te_between_tester_and_router() {
+    let world = TesterNetwork::new("tester-rsvp");
+    let rest = "[routes]\ncount = 64\n[labels]\nby = \"rsvp-te\"\npeers = 2\nloopback = \"198.51.100.1\"\n";
+    let head = |operations: &str| {
+        format!(
+            "router = \"box\"\nfrom = [\"west\"]\nto = [\"east\"]\nsizes = [\"46 B\"]\nready_within = \"15 s\"\n\
+             operations = [{operations}]\n"
+        )
+    };
+    for operations in ["\"push\", \"swap\", \"unlabeled\"", "\"ip\", \"pop\""] {
+        let configuration = world.configure(&head(operations), rest);
+        let routes = world.setup(&configuration, "netstage");
+        let _router = world.start_with(&routes, &world.setup(&configuration, "netstage-rsvp"));
+        let cells = trials(&world.test(&configuration));
+        assert_eq!(cells.len(), operations.split(", ").count());
+        assert_all_received(&cells);
+        world.remove_record();
+    }
+    // Without RSVP-TE at the router, the reason is named.
+    let configuration = world.configure(&head("\"swap\"").replace("15 s", "3 s"), rest);
+    let _router = world.start("");
+    let error = refusal(&world.test(&configuration));
+    assert!(error.contains("check that RSVP-TE is enabled on its interfaces"), "{error}");
+}
+
 netstage_harness::tests![
+    lsps_are_set_up_by_rsvp_te_between_tester_and_router,
     #[ignore = "labels are tested with FRR in any case: make test-full"]
     the_tester_uses_the_labels_advertised_by_the_router,
 ];

@@ -96,11 +96,16 @@ impl TesterNetwork {
 
     /// Starts netstage's router with these routes.
     pub fn start(&self, routes: &str) -> TestProcess {
+        self.start_with(routes, "")
+    }
+
+    /// Starts netstage's router with these routes and further tables of its configuration.
+    pub fn start_with(&self, routes: &str, tables: &str) -> TestProcess {
         std::fs::write(self.folder.join("fib.txt"), routes).unwrap();
         let socket = self.folder.join("router.sock");
         let text = format!(
             "[router]\ninterfaces = [\"eth0\", \"eth1\", \"eth2\"]\nmpls = [\"eth0\", \"eth1\", \"eth2\"]\n\
-             routes = \"fib.txt\"\nfast_path = \"xdp\"\nv6_rows = 64\ncontrol = \"{}\"\n",
+             routes = \"fib.txt\"\nfast_path = \"xdp\"\nv6_rows = 64\ncontrol = \"{}\"\n{tables}",
             socket.display()
         );
         let file = self.folder.join("router.toml");
