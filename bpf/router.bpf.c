@@ -22,6 +22,7 @@
 #define UDP 17
 #define ICMP 1
 #define ICMPV6 58
+#define RSVP 46
 
 /* Words of routes: the number of a further row, or of a target. */
 #define LEADS_ON (1u << 31)
@@ -80,7 +81,9 @@ struct interface {
 	u32 table;
 	u8 mac[6];
 	/* Whether labels are accepted. */
-	u16 mpls;
+	u8 mpls;
+	/* Whether RSVP packets to other hosts are for this router. */
+	u8 rsvp;
 };
 
 struct count {
@@ -762,6 +765,11 @@ SECTION("xdp") int router(struct xdp_md *frame)
 		work.is_v6 = 1;
 	} else if (ethernet->kind != IPV4) {
 		return XDP_PASS;
+	} else if (in->rsvp) {
+		struct ipv4 *v4 = (void *)(ethernet + 1);
+
+		if ((void *)(v4 + 1) > (void *)(u64)frame->data_end || v4->protocol == RSVP)
+			return pass(frame);
 	}
 	table = map_lookup(&tables, &work.table);
 	if (!table)

@@ -34,7 +34,7 @@ pub const FIRST: u32 = 11 << 24;
 pub const LABEL: u32 = 300;
 const SWAPPED: u32 = 400;
 /// Every interface accepts labels.
-const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true };
+const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true, rsvp: false };
 const NEXT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
 
 /// Setup between generator and receiver.

@@ -92,6 +92,6 @@ pub(super) fn incoming(incoming: Option<&IncomingLabel>) -> [u32; INCOMING] {
 /// Builds a `struct interface`.
 pub(super) fn interface(number: u32, incoming: IncomingInterface, mac: Mac) -> [u32; INTERFACE] {
     let [a, b, c, d, e, f] = mac;
-    let [mpls, zero] = u16::from(incoming.mpls).to_ne_bytes();
-    [number + 1, incoming.table, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, mpls, zero])]
+    let [mpls, rsvp] = [incoming.mpls, incoming.rsvp].map(u8::from);
+    [number + 1, incoming.table, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, mpls, rsvp])]
 }

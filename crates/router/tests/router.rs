@@ -34,7 +34,8 @@ use std::os::fd::AsFd as _;
 
 const SEED: u64 = 0x5eed;
 /// Every interface accepts labels.
-const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true };
+const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true, rsvp: false };
+const RSVP: IncomingInterface = IncomingInterface { table: 1, rsvp: true, ..LABELED };
 const ETHERNET: usize = 14;
 const MAC_ADDRESSES: HopAddresses = HopAddresses { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0, 1, 2] };
 
@@ -55,8 +56,7 @@ fn v4_prefix(text: &str) -> (IpAddr, u8) {
 
 /// Builds tables with all kinds of entries.
 fn tables(fast_path: Option<FastPath>) -> Tables {
-    let mut tables =
-        Tables::new(sizes(), vec![LABELED, IncomingInterface { table: 1, ..LABELED }], SEED, fast_path);
+    let mut tables = Tables::new(sizes(), vec![LABELED, RSVP], SEED, fast_path);
     let mut hop = |labels: &[u32], mtu: u16, model, stations| {
         let labels: Vec<LabelValue> = labels.iter().copied().map(label).collect();
         tables.add_hop(Hop::new(1, mtu, &labels, model).unwrap(), next_hop(stations)).unwrap()
@@ -149,6 +149,7 @@ fn protocols() -> impl Strategy<Value = u8> {
         3 => Just(protocol::UDP),
         1 => Just(protocol::ICMP),
         1 => Just(58),
+        1 => Just(netstage_wire::rsvp::PROTOCOL),
         1 => Just(0),
         1 => any::<u8>()
     ]
@@ -267,7 +268,7 @@ fn compare(tables: &mut Tables, index: u32, cases: u32) -> f64 {
         let mut tables = tables.borrow_mut();
         let expected = decided(&tables, &frame, interface);
         let fast_path = tables.fast_path_mut().unwrap();
-        let got = fast_path.try_frame(&frame, interface, IncomingInterface { table: interface, ..LABELED }, index, RIGHT_MAC).unwrap();
+        let got = fast_path.try_frame(&frame, interface, if interface == 0 { LABELED } else { RSVP }, index, RIGHT_MAC).unwrap();
         let is_decidable = u32::from(expected != TestRunResult::Pass);
         decidable.set(decidable.get() + is_decidable);
         match got {

@@ -6,7 +6,8 @@ use crate::scalar::BoundedCount;
 use crate::table::{Decode, ValueKind, mismatch};
 use crate::tree::TomlNode;
 use netstage_core::edge::IpPrefix;
-use std::net::{IpAddr, SocketAddr};
+use netstage_wire::rsvp::route::RouteHop;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Unreserved MPLS label, from 16 (RFC 3032 section 2.1).
 pub(crate) type LabelNumber = BoundedCount<16, 1_048_575>;
@@ -36,6 +37,15 @@ macro_rules! parsed {
 parsed! {
     Address(IpAddr) = "an address such as \"192.0.2.1\" or \"2001:db8::1\"",
         |text| text.parse().ok().filter(is_unicast);
+    V4Address(Ipv4Addr) = "an IPv4 address such as \"192.0.2.1\"",
+        |text| text.parse().ok().filter(|address: &Ipv4Addr| is_unicast(&(*address).into()));
+    /// Hop of an explicit route.
+    HopText(RouteHop) = "an IPv4 address such as \"192.0.2.1\" or, for a loose hop, \"192.0.2.1 loose\"",
+        |text| {
+            let (address, is_loose) = text.strip_suffix(" loose").map_or((text, false), |text| (text, true));
+            let address = address.parse().ok().filter(|address: &Ipv4Addr| is_unicast(&(*address).into()))?;
+            Some(RouteHop::Ipv4 { address, length: 32, is_loose, flags: 0 })
+        };
     StationText([u8; 6]) = "a unicast MAC address such as \"02:00:00:00:00:01\"", parse_mac;
     PublicKeyText([u8; 32]) = "a public key of 44 characters, as printed by `netstage pe key`", parse_key;
     Listen(SocketAddr) = "an address and port such as \"127.0.0.1:9635\"", |text| text.parse().ok();

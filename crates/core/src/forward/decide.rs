@@ -8,21 +8,25 @@
 
 use super::lpm::LpmMemory;
 use super::{
-    BufferedPacket, DropReason, Forwarder, ForwardingTarget, ForwardingVerdict, IncomingLabel,
-    LabelOperation, NO_HOP, PacketProtocol, ReportableError, TunnelModel,
+    BufferedPacket, DropReason, Forwarder, ForwardingTarget, ForwardingVerdict, IncomingInterface,
+    IncomingLabel, LabelOperation, NO_HOP, PacketProtocol, ReportableError, TunnelModel,
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
 use netstage_wire::ip::{self, v4, v6};
 use netstage_wire::mpls::{ENTRY, LabelStackEntry, LabelValue, MAX_DEPTH, Stack};
+use netstage_wire::rsvp;
 
 impl<M: LpmMemory> Forwarder<M> {
     /// Decides about a packet from an interface and modifies it for its departure. A rejected packet is
     /// unchanged.
     pub fn forward(&self, packet: &mut BufferedPacket<'_>, interface: u32) -> ForwardingVerdict {
         let (start, kind) = (packet.start, packet.kind);
-        let table = self.interfaces[interface as usize].table;
+        let IncomingInterface { table, rsvp, .. } = self.interfaces[interface as usize];
         let verdict = match kind {
             PacketProtocol::Mpls => self.switch(packet, interface, table),
+            PacketProtocol::V4 if rsvp && is_rsvp(&packet.bytes[start..]) => {
+                ForwardingVerdict::Local { start, kind }
+            }
             PacketProtocol::V4 => self.route_v4(packet, table, Inherited::NOTHING),
             PacketProtocol::V6 => self.route_v6(packet, table, Inherited::NOTHING),
         };
@@ -312,6 +316,12 @@ impl<M: LpmMemory> Forwarder<M> {
             ForwardingTarget::Discard => Err(HoplessTarget::Drop(DropReason::Discarded)),
         }
     }
+}
+
+/// Returns whether an IPv4 packet contains an RSVP message.
+#[inline(always)]
+fn is_rsvp(packet: &[u8]) -> bool {
+    packet.get(9) == Some(&rsvp::PROTOCOL)
 }
 
 /// Meaning of a label at this router.

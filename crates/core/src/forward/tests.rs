@@ -62,7 +62,7 @@ fn labeled(entries: &[LabelStackEntry], beneath: &[u8]) -> Vec<u8> {
 }
 
 fn interface(table: u32, mpls: bool) -> IncomingInterface {
-    IncomingInterface { table, mpls }
+    IncomingInterface { table, mpls, rsvp: false }
 }
 
 /// Networks 10.N.0.0/16 and 2001:db8:N::/48 have target N, and so have the labels 100 + N (uniform model)
@@ -257,6 +257,25 @@ fn discarded_packets_have_a_reason() {
     let mut buffer = inner.clone();
     let mut packet = BufferedPacket { bytes: &mut buffer, start: 0, kind: PacketProtocol::V4 };
     assert_eq!(setup.router.forward(&mut packet, 0), ForwardingVerdict::Drop(DropReason::NoRoom));
+}
+
+/// A Path message is addressed to the end of the LSP.
+#[test]
+fn rsvp_packets_are_for_this_router_on_its_interfaces_with_rsvp() {
+    let mut setup = Setup::new(&[&[]], TunnelModel::Uniform);
+    let mut path = v4([10, 1, 0, 1], 64, 0);
+    path[9] = netstage_wire::rsvp::PROTOCOL;
+    path[10..12].fill(0);
+    let checksum = netstage_wire::checksum::checksum(&path[..v4::HEADER]);
+    path[10..12].copy_from_slice(&checksum.to_be_bytes());
+    setup.sent(PacketProtocol::V4, &path);
+    setup.router.set_interface(0, IncomingInterface { rsvp: true, ..interface(0, true) });
+    let local = ForwardingVerdict::Local { start: ROOM, kind: PacketProtocol::V4 };
+    assert_eq!(setup.forward(PacketProtocol::V4, &path).0, local);
+    setup.sent(PacketProtocol::V4, &v4([10, 1, 0, 1], 64, 0));
+    // In an LSP, it belongs to other routers.
+    let (verdict, _) = setup.forward(PacketProtocol::Mpls, &labeled(&[entry(300, 64)], &path));
+    assert!(matches!(verdict, ForwardingVerdict::Send { .. }), "{verdict:?}");
 }
 
 /// Packets from and to addresses of which no host may be served, and from and to their neighbors.

@@ -22,6 +22,8 @@ pub struct LocalAddress {
     pub link: u32,
     /// The address.
     pub address: IpAddr,
+    /// Prefix length of the subnet, bits.
+    pub prefix_len: u8,
 }
 
 /// Next hop to an address.
@@ -67,7 +69,8 @@ impl Netlink {
             let address = local.or(remote)?;
             let is_link_local =
                 matches!(address, IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfe80);
-            (!is_link_local).then_some(LocalAddress { link: message.header.index, address })
+            let (link, prefix_len) = (message.header.index, message.header.prefix_len);
+            (!is_link_local).then_some(LocalAddress { link, address, prefix_len })
         });
         Ok(addresses.collect())
     }

@@ -34,7 +34,7 @@ pub enum Command {
         /// Configuration file
         configuration: PathBuf,
     },
-    /// Show interfaces, routes, labels, neighbors and counters of a running router
+    /// Show interfaces, routes, labels, neighbors, RSVP-TE and counters of a running router
     Show(Show),
     /// Reload the configuration and route file of a running router
     #[command(after_help = RELOAD_EXAMPLES)]
@@ -87,6 +87,8 @@ enum What {
     Lfib,
     /// Neighbors and their MAC addresses
     Neighbors,
+    /// RSVP-TE: tunnels that begin here, and all LSPs
+    Rsvp,
     /// Packet and event counters
     Counters,
 }
@@ -256,7 +258,8 @@ fn shown(what: What, state: &RouterState) -> String {
     let parts = match what {
         What::Neighbors => vec![neighbors(state)],
         What::Counters => vec![counters(state)],
-        _ => vec![interfaces(state), neighbors(state), counters(state)],
+        What::Rsvp => vec![tunnels(state), lsps(state)],
+        _ => vec![interfaces(state), neighbors(state), tunnels(state), counters(state)],
     };
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     parts.join("\n")
@@ -297,6 +300,60 @@ fn neighbors(state: &RouterState) -> String {
         table.row([neighbor.address.clone(), neighbor.interface.clone(), mac]);
     }
     table.text()
+}
+
+fn tunnels(state: &RouterState) -> String {
+    let mut table = Table::new(&["tunnel", "to", "via", ">label", ">LSP", "state"]);
+    for tunnel in &state.tunnels {
+        let status = match (&tunnel.failure, tunnel.lsp) {
+            (Some(failure), Some(_)) => format!("up; not changed: {failure}"),
+            (Some(failure), None) => format!("down: {failure}"),
+            (None, Some(_)) => "up".into(),
+            (None, None) => "down".into(),
+        };
+        table.row([
+            tunnel.name.clone(),
+            tunnel.to.to_string(),
+            optional(tunnel.via),
+            tunnel.label.map_or("-".into(), label_name),
+            optional(tunnel.lsp),
+            status,
+        ]);
+    }
+    table.text()
+}
+
+fn lsps(state: &RouterState) -> String {
+    let heads =
+        ["from", "to", ">tunnel", ">LSP", "upstream", ">label", "downstream", ">label", ">Mbit/s", "state"];
+    let mut table = Table::new(&heads);
+    for lsp in &state.lsps {
+        table.row([
+            lsp.from.to_string(),
+            lsp.to.to_string(),
+            lsp.tunnel.to_string(),
+            lsp.lsp.to_string(),
+            optional(lsp.upstream),
+            lsp.incoming.map_or("-".into(), label_name),
+            optional(lsp.downstream),
+            lsp.outgoing.map_or("-".into(), label_name),
+            format!("{:.3}", lsp.bandwidth_bps as f64 / 1e6),
+            if lsp.is_reserved { "reserved".into() } else { "requested".into() },
+        ]);
+    }
+    table.text()
+}
+
+fn optional(value: Option<impl ToString>) -> String {
+    value.map_or("-".into(), |value| value.to_string())
+}
+
+fn label_name(label: u32) -> String {
+    match label {
+        0 => "explicit null".into(),
+        3 => "implicit null".into(),
+        _ => label.to_string(),
+    }
 }
 
 fn counters(state: &RouterState) -> String {

@@ -3,6 +3,7 @@
 
 use super::forward::RouterCommandSender;
 use super::reload::RouterConfigurationFile;
+use super::rsvp::{self, RsvpCommands};
 use super::state::{LabelQuery, LabelState, RouteFilter, RouteQuery, RouteState, RouterState};
 use netstage_host::signals::Signals;
 use netstage_host::socket::ControlSocket;
@@ -52,6 +53,7 @@ enum ResponseLine<T> {
 #[derive(Debug)]
 pub(super) struct ControlState {
     pub orders: RouterCommandSender,
+    pub rsvp: Option<RsvpCommands>,
     pub loaded: RouterConfigurationFile,
 }
 
@@ -150,7 +152,11 @@ impl ControlState {
 
     /// Returns the state, or `None` after the end.
     pub fn show(&self) -> Option<RouterState> {
-        let state = self.orders.ask(super::forward::RouterCommand::Show)?;
+        let mut state = self.orders.ask(super::forward::RouterCommand::Show)?;
+        if let Some(found) = self.rsvp.as_ref().and_then(rsvp::snapshot) {
+            state.lsps = found.lsps.iter().map(rsvp::lsp_state).collect();
+            state.counters.extend(rsvp::counters(&found.counters));
+        }
         Some(self.loaded.complete(state))
     }
 

@@ -4,6 +4,7 @@ use super::cleanup::CleanupRecord;
 use super::egress::Egress;
 use super::fpm::Fpm;
 use super::host::{InterfaceState, PortSlot, RouterHost, kernel_error, tables};
+use super::rsvp::{Rsvp, RsvpCommands};
 use super::state::{LabelPage, LabelQuery, RoutePage, RouteQuery, RouterState};
 use crate::fib::{Fib, FibError};
 use crate::slow_path::SlowPath;
@@ -85,6 +86,7 @@ impl RouterCommandSender {
 #[derive(Debug)]
 pub(super) struct RouterForwardingThread {
     orders: RouterCommandSender,
+    rsvp: Option<RsvpCommands>,
     thread: JoinHandle<()>,
 }
 
@@ -100,15 +102,22 @@ impl RouterForwardingThread {
         let bell = Arc::new(bell.map_err(|error| failed(error.into()))?);
         let (orders, received) = channel();
         let forward = RouterForwardingLoop::prepare(router, Arc::clone(&bell), received, file, log)?;
+        let rsvp = forward.rsvp.as_ref().map(Rsvp::commands);
         let thread = std::thread::Builder::new().name("router-forward".into()).spawn(move || forward.run());
         Ok(RouterForwardingThread {
             orders: RouterCommandSender { orders, bell },
+            rsvp,
             thread: thread.map_err(failed)?,
         })
     }
 
     pub fn orders(&self) -> RouterCommandSender {
         self.orders.clone()
+    }
+
+    /// Returns a sender of commands to the RSVP-TE speaker, if there is one.
+    pub fn rsvp(&self) -> Option<RsvpCommands> {
+        self.rsvp.clone()
     }
 
     /// Returns whether the thread has ended.
@@ -138,6 +147,7 @@ pub(super) struct RouterForwardingLoop {
     /// Routes of the file.
     pub file: RankedRoutes,
     pub fpm: Option<Fpm>,
+    pub rsvp: Option<Rsvp>,
     pub delivery: Option<Tun>,
     pub waiter: Waiter,
     bell: Arc<EventFd>,
@@ -194,6 +204,7 @@ impl RouterForwardingLoop {
             kernel,
             file,
             fpm,
+            rsvp: None,
             delivery: None,
             waiter,
             bell,
@@ -223,6 +234,11 @@ impl RouterForwardingLoop {
     /// Opens the interfaces, loads the routes, and then attaches the XDP program.
     fn start(&mut self, seen: Vec<Option<InterfaceState>>) -> Result<(), StartupError> {
         self.open_all(seen)?;
+        if let Some(settings) = &self.router.rsvp {
+            let places = self.machine.rsvp_places(&self.router.interfaces, settings)?;
+            let (namespace, bell) = (self.machine.same_namespace()?, Arc::clone(&self.bell));
+            self.rsvp = Some(Rsvp::begin(settings, places, namespace, bell)?);
+        }
         let news = self.load().map_err(|error| kernel_error(&error))?;
         self.take(news);
         self.file.keys().into_iter().for_each(|key| self.apply(key));
@@ -257,6 +273,7 @@ impl RouterForwardingLoop {
                         RouterCommand::End => return,
                     }
                 }
+                self.poll_rsvp();
             }
             if ready.contains(&KERNEL) {
                 match self.kernel.poll() {
@@ -315,6 +332,12 @@ impl RouterForwardingLoop {
         fpm.changes(now).iter().for_each(|change| self.apply(change.into()));
     }
 
+    /// Applies what the RSVP-TE speaker has reported.
+    fn poll_rsvp(&mut self) {
+        let changes = self.rsvp.as_mut().map_or_else(Vec::new, |rsvp| rsvp.poll(&self.log));
+        changes.into_iter().for_each(|key| self.apply(key));
+    }
+
     /// Forwards packets of the kernel, which cannot add labels itself.
     fn send_own(&mut self, now: Instant) {
         let Some(tun) = &mut self.delivery else { return };
@@ -355,10 +378,15 @@ impl RouterForwardingLoop {
     pub fn apply(&mut self, key: SourceKey) {
         let sources = Sources {
             file: &self.file,
+            rsvp: None,
             manager: self.fpm.as_ref().map(Fpm::ranked),
             kernel: self.router.follow_kernel.then(|| self.kernel.ranked()),
         };
-        let change = sources.select(key);
+        if let Some(rsvp) = &mut self.rsvp {
+            // The routes to other routers are those without LSPs.
+            rsvp.follow(&sources.select(key));
+        }
+        let change = Sources { rsvp: self.rsvp.as_ref().map(Rsvp::ranked), ..sources }.select(key);
         let Err(refused) = self.fib.apply(self.slow_path.tables_mut(), &change) else {
             self.refused.remove(&key);
             return;

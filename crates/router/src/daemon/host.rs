@@ -5,6 +5,7 @@ use crate::fast_path::FastPath;
 use crate::tables::{Sizes, Tables};
 use netstage_core::forward::IncomingInterface;
 use netstage_core::forward::lpm::LpmShape;
+use netstage_core::quantity::BitRate;
 use netstage_host::netns::netlink::NetlinkError;
 use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::settings::TemporarySettings;
@@ -13,8 +14,9 @@ use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_host::ports::tun::{Tun, TunLayer};
 use netstage_host::ports::{FramePort, NO_MAC, ReceivedFrame};
 use netstage_host::startup_error::StartupError;
+use netstage_routing::rsvp::RsvpPlace;
 use netstage_routing::source::route::KernelIds;
-use netstage_scenario::router::{self, InterfaceConfig, RouterConfig};
+use netstage_scenario::router::{self, InterfaceConfig, RouterConfig, RsvpSettings};
 use netstage_wire::ethernet::Mac;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -92,6 +94,40 @@ impl RouterHost {
             })
         };
         Ok(interfaces.iter().map(seen).collect())
+    }
+
+    /// Returns the interfaces that speak RSVP-TE, with their numbers.
+    pub fn rsvp_places(
+        &mut self,
+        interfaces: &[InterfaceConfig],
+        settings: &RsvpSettings,
+    ) -> Result<Vec<(u32, RsvpPlace)>, StartupError> {
+        let addresses = self.netlink.addresses().map_err(|error| kernel_error(&error))?;
+        let links = self.netlink.links().map_err(|error| kernel_error(&error))?;
+        let router_id = settings.router_id;
+        if !addresses.iter().any(|own| own.address == IpAddr::V4(router_id)) {
+            let remedy = format!("add it with: ip address add {router_id}/32 dev lo");
+            return Err(StartupError::new(
+                format!("[rsvp] `router_id`: {router_id} is no address of this host"),
+                remedy,
+            ));
+        }
+        let place = |(name, bandwidth): &(String, Option<BitRate>)| {
+            let number = interfaces.iter().position(|interface| interface.name == *name);
+            let link = links.iter().find(|link| link.name == *name);
+            let (Some(number), Some(link)) = (number, link) else { return Err(no_interface(name)) };
+            let found =
+                addresses.iter().filter(|own| own.link == link.index).find_map(|own| match own.address {
+                    IpAddr::V4(address) => Some((address, own.prefix_len)),
+                    IpAddr::V6(_) => None,
+                });
+            let (address, length) = found.ok_or_else(|| {
+                let remedy = format!("add one, for example with: ip address add 192.0.2.1/30 dev {name}");
+                StartupError::new(format!("{name} speaks RSVP-TE, but has no IPv4 address"), remedy)
+            })?;
+            Ok((number as u32, RsvpPlace { name: name.clone(), address, length, bandwidth: *bandwidth }))
+        };
+        settings.interfaces.iter().map(place).collect()
     }
 
     /// Returns the mapping of kernel numbers to those of the router, except for interfaces.
@@ -202,7 +238,7 @@ pub(super) fn tables(router: &RouterConfig, mac: Mac, report: &dyn Fn(&str)) -> 
 
 /// Returns how packets from an interface are treated.
 pub(super) fn incoming(interface: &InterfaceConfig) -> IncomingInterface {
-    IncomingInterface { table: interface.table as u32, mpls: interface.mpls }
+    IncomingInterface { table: interface.table as u32, mpls: interface.mpls, rsvp: interface.rsvp }
 }
 
 pub(super) fn not_in_the_kernel(error: &dyn std::fmt::Display) -> StartupError {

@@ -153,6 +153,16 @@ fn text(
             page.sample(&name, &labels, value(interface));
         }
     }
+    write_lsps(&mut page, state);
+    write_events(&mut page, state);
+    let label = |label: &LabelState| vec![("label", label.label.to_string())];
+    write_samples(&mut page, "label", "with the label", labels, label, |one| (one.packets, one.bytes));
+    let route = |route: &RouteState| vec![("table", route.table.clone()), ("prefix", route.prefix.clone())];
+    write_samples(&mut page, "prefix", "by the prefix", routes, route, |one| (one.packets, one.bytes));
+    page.text()
+}
+
+fn write_events(page: &mut Page, state: &RouterState) {
     page.begin_metric(
         "netstage_router_events_total",
         "counter",
@@ -166,11 +176,24 @@ fn text(
         ];
         page.sample("netstage_router_events_total", &labels, count.packets as f64);
     }
-    let label = |label: &LabelState| vec![("label", label.label.to_string())];
-    write_samples(&mut page, "label", "with the label", labels, label, |one| (one.packets, one.bytes));
-    let route = |route: &RouteState| vec![("table", route.table.clone()), ("prefix", route.prefix.clone())];
-    write_samples(&mut page, "prefix", "by the prefix", routes, route, |one| (one.packets, one.bytes));
-    page.text()
+}
+
+/// Writes the metrics of RSVP-TE.
+fn write_lsps(page: &mut Page, state: &RouterState) {
+    page.begin_metric("netstage_router_tunnel_up", "gauge", "1 while an LSP of the tunnel is established.");
+    for tunnel in &state.tunnels {
+        let labels = [("tunnel", tunnel.name.as_str())];
+        page.sample("netstage_router_tunnel_up", &labels, f64::from(u8::from(tunnel.lsp.is_some())));
+    }
+    page.begin_metric(
+        "netstage_router_lsps",
+        "gauge",
+        "LSPs of RSVP-TE that begin, pass or end here, by state.",
+    );
+    for (is_reserved, name) in [(true, "reserved"), (false, "requested")] {
+        let count = state.lsps.iter().filter(|lsp| lsp.is_reserved == is_reserved).count();
+        page.sample("netstage_router_lsps", &[("state", name)], count as f64);
+    }
 }
 
 fn write_samples<T>(

@@ -5,7 +5,7 @@
 //! - [`forward`]: forwarding thread; [`interfaces`]: interface changes; [`egress`]: detection of lost
 //!   redirected frames.
 //! - [`reload`]: configuration changes.
-//! - [`fpm`]: forwarding plane manager connections of a routing daemon.
+//! - [`fpm`]: forwarding plane manager connections of a routing daemon; [`rsvp`]: RSVP-TE.
 //! - [`control`]: control socket; [`metrics`]: Prometheus metrics; [`state`]: state reported by both.
 
 mod cleanup;
@@ -17,6 +17,7 @@ mod host;
 mod interfaces;
 mod metrics;
 mod reload;
+mod rsvp;
 pub mod state;
 
 pub use cleanup::{CleanupResult, clean};
@@ -58,7 +59,8 @@ impl RouterDaemon {
         })?;
         let forwarding = RouterForwardingThread::begin(&router, file, Arc::clone(&log))?;
         let loaded = RouterConfigurationFile::new(path.to_owned(), router.clone(), log);
-        let answering = Arc::new(ControlState { orders: forwarding.orders(), loaded });
+        let (orders, rsvp) = (forwarding.orders(), forwarding.rsvp());
+        let answering = Arc::new(ControlState { orders, rsvp, loaded });
         let metrics =
             router.metrics.map(|address| Metrics::serve(address, Arc::clone(&answering), router.count));
         Ok(RouterDaemon {

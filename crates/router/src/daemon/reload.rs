@@ -8,7 +8,7 @@ use netstage_host::log::{Level, Log};
 use netstage_host::memory;
 use netstage_host::startup_error::StartupError;
 use netstage_routing::source::{RankedRoutes, SourceKey, file};
-use netstage_scenario::router::{self, InterfaceConfig, RouterConfig};
+use netstage_scenario::router::{self, InterfaceConfig, RouterConfig, RsvpSettings, RsvpTunnelSettings};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -110,6 +110,7 @@ impl RouterConfigurationFile {
             ("[router] `when_killed`", old.when_killed == new.when_killed),
             ("[router] `pins`", old.pins == new.pins),
             ("the set of VPNs", tables(old) == tables(&new)),
+            ("[rsvp], except its tunnels,", without_tunnels(old) == without_tunnels(&new)),
         ] {
             if !is_same {
                 let message = format!("{what} cannot be changed while the router runs");
@@ -129,6 +130,11 @@ impl RouterConfigurationFile {
         };
         Ok((new, changes.into_iter().chain(routes).collect()))
     }
+}
+
+/// Returns the settings of RSVP-TE that cannot be changed.
+fn without_tunnels(router: &RouterConfig) -> Option<RsvpSettings> {
+    router.rsvp.clone().map(|settings| RsvpSettings { tunnels: Vec::new(), ..settings })
 }
 
 /// Reads the file of routes.
@@ -167,35 +173,45 @@ fn numbered(old: &[InterfaceConfig], new: Vec<InterfaceConfig>) -> Vec<Interface
 }
 
 fn vacant() -> InterfaceConfig {
-    InterfaceConfig { name: String::new(), table: 0, mpls: false, shaping: None }
+    InterfaceConfig { name: String::new(), table: 0, mpls: false, rsvp: false, shaping: None }
 }
 
 /// Returns a description of each change.
 fn differences(old: &RouterConfig, new: &RouterConfig) -> Vec<String> {
-    let mut changes = Vec::new();
-    let named = |router: &RouterConfig| -> Vec<InterfaceConfig> {
+    let interfaces = |router: &RouterConfig| -> Vec<InterfaceConfig> {
         router.interfaces.iter().filter(|interface| !interface.name.is_empty()).cloned().collect()
     };
-    let (before, after) = (named(old), named(new));
-    for one in before.iter().filter(|one| !after.iter().any(|other| other.name == one.name)) {
-        changes.push(format!("interface {} removed", one.name));
-    }
-    for one in &after {
-        match before.iter().find(|other| other.name == one.name) {
-            None => changes.push(format!("interface {} added", one.name)),
-            Some(known) if known != one => changes.push(format!("interface {} changed", one.name)),
-            Some(_) => {}
-        }
-    }
+    let tunnels = |router: &RouterConfig| -> Vec<RsvpTunnelSettings> {
+        router.rsvp.as_ref().map_or_else(Vec::new, |rsvp| rsvp.tunnels.clone())
+    };
+    let mut changes = named_differences("interface", &interfaces(old), &interfaces(new), |one| &one.name);
     for (before, after) in old.tables.iter().zip(&new.tables) {
         if before != after {
             changes.push(format!("VPN {} changed", after.name));
         }
     }
+    changes.extend(named_differences("tunnel", &tunnels(old), &tunnels(new), |one| &one.name));
     if old.follow_kernel != new.follow_kernel {
         changes.push("follow_kernel changed".into());
     }
     changes
+}
+
+/// Returns a description of each change of items with names.
+fn named_differences<T: PartialEq>(
+    what: &str,
+    before: &[T],
+    after: &[T],
+    name: impl Fn(&T) -> &str,
+) -> Vec<String> {
+    let find = |all: &[T], wanted: &T| all.iter().position(|one| name(one) == name(wanted));
+    let removed = before.iter().filter(|one| find(after, one).is_none()).map(|one| (one, "removed"));
+    let others = after.iter().filter_map(|one| match find(before, one) {
+        None => Some((one, "added")),
+        Some(place) if before[place] != *one => Some((one, "changed")),
+        Some(_) => None,
+    });
+    removed.chain(others).map(|(one, change)| format!("{what} {} {change}", name(one))).collect()
 }
 
 impl RouterForwardingLoop {
@@ -258,6 +274,9 @@ impl RouterForwardingLoop {
         }
         if old.follow_kernel != self.router.follow_kernel {
             changes.extend(self.kernel.ranked().keys());
+        }
+        if let (Some(rsvp), Some(settings)) = (&mut self.rsvp, &self.router.rsvp) {
+            changes.extend(rsvp.set_tunnels(&settings.tunnels));
         }
         changes.into_iter().for_each(|key| self.apply(key));
         memory::release_unused();

@@ -1,13 +1,14 @@
 //! State of a router as reported to clients. Routes and labels are separate, since there may be millions.
 
 use super::forward::RouterForwardingLoop;
+use super::rsvp::Rsvp;
 use crate::counter::{self, Counter};
 use crate::fast_path::{FastPath, Total};
 use netstage_host::ports::NO_MAC;
 use netstage_routing::source::path::{Destination, LabelAction, RoutePath};
 use netstage_wire::mpls;
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Routes or labels examined at a time; packets wait meanwhile.
 const CHUNK: usize = 2_048;
@@ -25,8 +26,14 @@ pub struct RouterState {
     pub labels: usize,
     /// Next-hop and other neighbors.
     pub neighbors: Vec<RouterNeighbor>,
-    /// Counters of both paths.
+    /// Counters of both paths, and of RSVP-TE.
     pub counters: Vec<CounterValue>,
+    /// LSPs that begin at the router.
+    #[serde(default)]
+    pub tunnels: Vec<TunnelState>,
+    /// LSPs that begin, pass or end at the router.
+    #[serde(default)]
+    pub lsps: Vec<LspState>,
     /// Number of configurations applied, including the first.
     pub configurations: u64,
     /// Number of configurations rejected.
@@ -114,7 +121,7 @@ pub struct RouterNeighbor {
 /// Value of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterValue {
-    /// Path that counts: `kernel` (fast path) or `program` (slow path).
+    /// Part that counts: `kernel` (fast path), `program` (slow path) or `rsvp`.
     pub path: String,
     /// Name of the counter.
     pub name: String,
@@ -124,6 +131,50 @@ pub struct CounterValue {
     pub meaning: String,
     /// Number of packets.
     pub packets: u64,
+}
+
+/// LSP that begins at the router.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelState {
+    /// Name.
+    pub name: String,
+    /// Tunnel ID.
+    pub number: u16,
+    /// Router ID of the last router.
+    pub to: Ipv4Addr,
+    /// ID of the LSP in use, if one is.
+    pub lsp: Option<u32>,
+    /// Next router.
+    pub via: Option<Ipv4Addr>,
+    /// Label of the next router.
+    pub label: Option<u32>,
+    /// Reason why the LSP could not be set up.
+    pub failure: Option<String>,
+}
+
+/// LSP at the router.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LspState {
+    /// Router ID of the last router.
+    pub to: Ipv4Addr,
+    /// Tunnel ID.
+    pub tunnel: u32,
+    /// Router ID of the first router.
+    pub from: Ipv4Addr,
+    /// LSP ID.
+    pub lsp: u32,
+    /// Router before; `None` at the first router.
+    pub upstream: Option<Ipv4Addr>,
+    /// Next router; `None` at the last router.
+    pub downstream: Option<Ipv4Addr>,
+    /// The LSP is reserved from here on.
+    pub is_reserved: bool,
+    /// Bandwidth that is reserved, or requested before.
+    pub bandwidth_bps: u64,
+    /// Label of this router.
+    pub incoming: Option<u32>,
+    /// Label of the next router.
+    pub outgoing: Option<u32>,
 }
 
 /// Filter for routes.
@@ -213,6 +264,7 @@ impl RouterForwardingLoop {
             labels: self.fib.label_count(),
             neighbors: neighbors.collect(),
             counters: self.counts(),
+            tunnels: self.rsvp.as_ref().map_or_else(Vec::new, Rsvp::tunnels),
             ..RouterState::default()
         }
     }

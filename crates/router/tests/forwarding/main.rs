@@ -24,7 +24,7 @@ use std::path::PathBuf;
 
 const SEED: u64 = 7;
 /// Every interface accepts labels.
-const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true };
+const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true, rsvp: false };
 /// MAC addresses of the interface `out` and of the next routers there.
 const OUT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];

@@ -57,6 +57,8 @@ pub struct RankedRoutes {
 pub struct Sources<'a> {
     /// Routes from the file.
     pub file: &'a RankedRoutes,
+    /// Labels of RSVP-TE and routes into its LSPs, if the router speaks it.
+    pub rsvp: Option<&'a RankedRoutes>,
     /// Routes from a routing daemon (forwarding plane manager), if one is configured.
     pub manager: Option<&'a RankedRoutes>,
     /// Routes from the kernel, if they are used.
@@ -65,15 +67,15 @@ pub struct Sources<'a> {
 
 impl Sources<'_> {
     /// Selects the destination of a prefix or label from the sources. The file takes precedence, then this
-    /// host's own addresses in the kernel, then the routing daemon, then the other routes of the kernel. The
-    /// daemon precedes the kernel because it may know labels that the kernel does not.
+    /// host's own addresses in the kernel, then RSVP-TE, then the routing daemon, then the other routes of the kernel.
+    /// The daemon precedes the kernel because it may know labels that the kernel does not.
     pub fn select(self, key: SourceKey) -> SourceChange {
-        let Sources { file, manager, kernel } = self;
+        let Sources { file, rsvp, manager, kernel } = self;
         let is_own = |source: &&RankedRoutes| match key {
             SourceKey::Route(prefix) => source.best(&prefix) == Some(&Destination::Local),
             SourceKey::Label(_) => false,
         };
-        let mut sources = [Some(file), kernel.filter(is_own), manager, kernel].into_iter().flatten();
+        let mut sources = [Some(file), kernel.filter(is_own), rsvp, manager, kernel].into_iter().flatten();
         match key {
             SourceKey::Route(prefix) => {
                 SourceChange::Route(prefix, sources.find_map(|source| source.best(&prefix)).cloned())
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_routing_daemon_precedes_the_kernel_except_for_own_addresses() {
+    fn the_routing_daemon_precedes_the_kernel_except_for_own_addresses_and_follows_rsvp_te() {
         let label = LabelValue::new(300).unwrap();
         let source_of = |to: &Option<Destination>, table| {
             let meaning = Some(LabelAction::Pop { table });
@@ -221,10 +223,15 @@ mod tests {
             (&discard, Some(&leads_away), Some(&local), DISCARD, Some(1)),
             (&nothing, Some(&nothing), Some(&discard), DISCARD, Some(1)),
         ] {
-            let sources = Sources { file, manager, kernel };
+            let sources = Sources { file, rsvp: None, manager, kernel };
             assert_eq!(sources.select(SourceKey::Route(PREFIX)), SourceChange::Route(PREFIX, to));
             let meaning = table.map(|table| LabelAction::Pop { table });
             assert_eq!(sources.select(SourceKey::Label(label)), SourceChange::Label(label, meaning));
+        }
+        for (kernel, to) in [(&discard, away), (&local, LOCAL)] {
+            let rsvp = Some(&leads_away);
+            let sources = Sources { file: &nothing, rsvp, manager: Some(&discard), kernel: Some(kernel) };
+            assert_eq!(sources.select(SourceKey::Route(PREFIX)), SourceChange::Route(PREFIX, to));
         }
         assert_eq!(local.keys(), [SourceKey::Route(PREFIX), SourceKey::Label(label)]);
     }

@@ -1,12 +1,13 @@
 //! Tables of the configuration file.
 
 use super::{CounterGranularity, FastPath, KilledBehavior};
-use crate::address::{Listen, Loopback};
+use crate::address::{HopText, LabelNumber, Listen, Loopback, PrefixText, V4Address};
 use crate::file::control::ClassTable;
-use crate::scalar::{BoundedCount, FilePath, InterfaceName};
+use crate::scalar::{BoundedCount, FilePath, InterfaceName, PositiveDuration};
 use crate::table::{List, Located, NamedTables, choice, table};
 use netstage_core::forward::TunnelModel;
 use netstage_core::quantity::BitRate;
+use netstage_core::rsvp::EgressLabel;
 
 table! {
     /// Configuration of a router.
@@ -17,6 +18,8 @@ table! {
         vpn: NamedTables<RouterVpnTable>,
         /// Interfaces with a limited sending rate, by name.
         port: NamedTables<RouterPortTable>,
+        /// RSVP-TE. Default: the router does not speak it.
+        rsvp: Option<Located<RsvpSection>>,
     }
 }
 
@@ -75,6 +78,57 @@ table! {
         classes: List<ClassTable, 0, 64>,
     }
 }
+
+table! {
+    /// RSVP-TE (RFC 3209): label-switched paths along explicit routes, with reserved bandwidth.
+    pub(crate) struct RsvpSection "[rsvp]" {
+        /// Router ID: IPv4 address of this host at which LSPs begin and end, such as one of the loopback interface.
+        router_id: V4Address,
+        /// Interfaces that speak RSVP-TE, by name. They accept labeled packets.
+        interface: NamedTables<RsvpInterfaceTable>,
+        /// LSPs that begin at this router, by name.
+        tunnel: NamedTables<RsvpTunnelTable>,
+        /// First label that RSVP-TE assigns; labels of other sources must be below.
+        first_label: LabelNumber = 524_288,
+        /// Label with which packets arrive in LSPs that end here.
+        egress: EgressLabel = "implicit-null",
+        /// Mean interval between refreshes of the state of an LSP.
+        refresh: PositiveDuration = "30 s",
+        /// Interval between hellos to neighbors; a neighbor that does not answer for 3.5 intervals is regarded as failed.
+        hello: PositiveDuration = "3 s",
+    }
+}
+
+table! {
+    /// Interface that speaks RSVP-TE.
+    pub(crate) struct RsvpInterfaceTable "an RSVP-TE interface" {
+        /// Bandwidth for reservations of sent packets. Default: no limit.
+        bandwidth: Option<BitRate>,
+    }
+}
+
+table! {
+    /// LSP that begins at this router. It is set up again when it fails. After a change, packets stay on the previous path until the new one is established.
+    pub(crate) struct RsvpTunnelTable "a tunnel" {
+        /// Router ID of the last router.
+        to: V4Address,
+        /// Explicit route without this router: strict hops are neighbors of the hop before, loose hops are reached by routes. Default: by routes.
+        route: List<HopText, 0, 64>,
+        /// Bandwidth to reserve. Default: none.
+        bandwidth: Option<BitRate>,
+        /// Prefixes in the main table whose packets take the LSP while it is up.
+        prefixes: List<Located<PrefixText>>,
+    }
+}
+
+choice!(EgressLabel {
+    /// None: the router before removes the label.
+    "implicit-null" => EgressLabel::ImplicitNull,
+    /// Explicit null, which keeps the traffic class.
+    "explicit-null" => EgressLabel::ExplicitNull,
+    /// A label for each LSP.
+    "own" => EgressLabel::Own,
+});
 
 choice!(FastPath {
     /// XDP on interfaces that support it, user space on others.

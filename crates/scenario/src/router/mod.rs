@@ -1,6 +1,9 @@
 //! Configuration of a router, read and checked like a scenario: same scalars, positions and help.
 
 mod file;
+mod rsvp;
+
+pub use rsvp::{RsvpSettings, RsvpTunnelSettings};
 
 use crate::error::{Errors, Problems, SourceRange, did_you_mean};
 use crate::file::control::ClassTable;
@@ -47,6 +50,8 @@ pub struct RouterConfig {
     pub when_killed: KilledBehavior,
     /// Folder where the kernel program is pinned with [`KilledBehavior::Forward`].
     pub pins: PathBuf,
+    /// RSVP-TE, if the router speaks it.
+    pub rsvp: Option<RsvpSettings>,
 }
 
 /// Interface of a router.
@@ -58,6 +63,8 @@ pub struct InterfaceConfig {
     pub table: usize,
     /// Labeled packets are accepted.
     pub mpls: bool,
+    /// RSVP packets on their way to other hosts are for this router.
+    pub rsvp: bool,
     /// Limit of the sending rate, if any.
     pub shaping: Option<Shaping>,
 }
@@ -139,7 +146,8 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
             problems.push_help(name.place, message, "an interface belongs to one table: list it once");
             return;
         }
-        interfaces.push(InterfaceConfig { name: name.value.0.clone(), table, mpls: false, shaping: None });
+        let name = name.value.0.clone();
+        interfaces.push(InterfaceConfig { name, table, mpls: false, rsvp: false, shaping: None });
     };
     let mut tables = vec![RoutingTableConfig { name: "main".into(), kernel: Some(MAIN) }];
     head.interfaces.0.iter().for_each(|name| add(name, 0, problems));
@@ -182,7 +190,9 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
             interface.shaping = Some(Shaping { rate: port.rate, classes });
         }
     }
+    let rsvp = file.rsvp.as_ref().map(|section| rsvp::build(section, &mut interfaces, problems));
     RouterConfig {
+        rsvp,
         interfaces,
         tables,
         control: head.control.0.clone().into(),
@@ -221,6 +231,11 @@ fn find_interface<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netstage_core::rsvp::EgressLabel;
+    use netstage_wire::rsvp::route::RouteHop;
+
+    const RSVP_WITHOUT_INTERFACE: &str =
+        "[router]\ninterfaces = [\"eth0\"]\n[rsvp]\nrouter_id = \"10.0.0.1\"\n";
 
     #[test]
     fn a_configuration_is_parsed() {
@@ -243,6 +258,29 @@ mod tests {
     }
 
     #[test]
+    fn tunnels_are_parsed() {
+        let text = "[router]\ninterfaces = [\"eth0\", \"eth1\"]\n[rsvp]\nrouter_id = \"10.0.0.1\"\n\
+            [rsvp.interface.eth1]\nbandwidth = \"1 Gbit/s\"\n[rsvp.tunnel.west]\nto = \"10.0.0.9\"\n\
+            route = [\"10.1.0.2\", \"10.0.0.9 loose\"]\nbandwidth = \"10 Mbit/s\"\nprefixes = [\"10.9.0.0/16\"]\n";
+        let router = parse("router.toml", text).unwrap();
+        let labeled: Vec<(bool, bool)> = router.interfaces.iter().map(|one| (one.mpls, one.rsvp)).collect();
+        assert_eq!(labeled, [(false, false), (true, true)]);
+        let rsvp = router.rsvp.unwrap();
+        assert_eq!(rsvp.interfaces, [("eth1".to_owned(), Some(BitRate(1_000_000_000)))]);
+        assert_eq!((rsvp.first_label.number(), rsvp.egress), (524_288, EgressLabel::ImplicitNull));
+        let tunnel = &rsvp.tunnels[0];
+        let hop = |address: [u8; 4], is_loose| RouteHop::Ipv4 {
+            address: address.into(),
+            length: 32,
+            is_loose,
+            flags: 0,
+        };
+        assert_eq!(tunnel.request.route, [hop([10, 1, 0, 2], false), hop([10, 0, 0, 9], true)]);
+        assert_eq!((&*tunnel.request.name, tunnel.request.bandwidth), (&b"west"[..], BitRate(10_000_000)));
+        assert_eq!(tunnel.prefixes.len(), 1);
+    }
+
+    #[test]
     fn errors_contain_position_and_remedy() {
         for (text, message) in [
             ("[router]\ninterfaces = []\n", "interfaces"),
@@ -258,6 +296,32 @@ mod tests {
             ),
             ("[router]\ninterfaces = [\"eth0\"]\nfpm = \"192.0.2.1:2620\"\n", "a loopback address"),
             ("[router]\ninterfaces = [\"eth0\"]\nfast_path = \"of\"\n", "fast_path"),
+            (RSVP_WITHOUT_INTERFACE, "[rsvp.interface.NAME]"),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\n[rsvp]\nrouter_id = \"10.0.0.1\"\n[rsvp.interface.eth1]\n",
+                "unknown interface `eth1`",
+            ),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\n[vpn.red]\ninterfaces = [\"eth1\"]\n[rsvp]\n\
+                 router_id = \"10.0.0.1\"\n[rsvp.interface.eth1]\n",
+                "`eth1` belongs to a VPN",
+            ),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\n[rsvp]\nrouter_id = \"10.0.0.1\"\n[rsvp.interface.eth0]\n\
+                 [rsvp.tunnel.a]\nto = \"10.0.0.2\"\nroute = [\"10.1.0.2/24\"]\n",
+                "expected an IPv4 address such as",
+            ),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\n[rsvp]\nrouter_id = \"10.0.0.1\"\n[rsvp.interface.eth0]\n\
+                 [rsvp.tunnel.a]\nto = \"10.0.0.1\"\n",
+                "the tunnel ends at this router",
+            ),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\n[rsvp]\nrouter_id = \"10.0.0.1\"\n[rsvp.interface.eth0]\n\
+                 [rsvp.tunnel.a]\nto = \"10.0.0.2\"\nprefixes = [\"10.9.0.0/16\"]\n\
+                 [rsvp.tunnel.b]\nto = \"10.0.0.2\"\nprefixes = [\"10.9.0.0/16\"]\n",
+                "10.9.0.0/16 belongs to tunnel `a`",
+            ),
             (
                 "[router]\ninterfaces = [\"eth0\"]\n[port.eth1]\nrate = \"1 Mbit/s\"\n",
                 "unknown interface `eth1`",

@@ -2,10 +2,12 @@
 //! with routes from the kernel and from files.
 
 pub mod changes;
+pub mod freertr;
 pub mod killed;
 pub mod limits;
 mod network;
 pub mod output;
+pub mod rsvp;
 
 use self::network::{TIMEOUT, TwoSites, counted, interface, label, route, socket, state};
 use crate::support::{TemporaryFolder, TestProcess, as_service};

@@ -104,10 +104,7 @@ impl TwoSites {
 
     /// Like [`TwoSites::start`], with a timeout.
     pub fn start_within(&self, folder: &TemporaryFolder, site: usize, timeout: Duration) -> TestProcess {
-        let file = folder.join(format!("router{site}.toml"));
-        let process = TestProcess::spawn_in(&self.routers[site], router(&file));
-        assert!(within(timeout, || query(&socket(folder, site)).is_ok()), "router {site} does not respond");
-        process
+        start_in(&self.routers[site], folder, site, timeout)
     }
 
     /// Runs the near router with an invalid configuration and returns its exit code and output.
@@ -189,6 +186,21 @@ impl TwoSites {
         let mut received = vec![0; 1 << 16];
         matches!(far.recv(&mut received), Ok(found) if received[..found] == sent)
     }
+}
+
+/// Starts the configured router of this number in a namespace and waits until it is ready.
+pub fn start_in(
+    namespace: &Namespace,
+    folder: &TemporaryFolder,
+    number: usize,
+    timeout: Duration,
+) -> TestProcess {
+    let mut process = TestProcess::spawn_in(namespace, router(&folder.join(format!("router{number}.toml"))));
+    if !within(timeout, || query(&socket(folder, number)).is_ok()) {
+        let _ = process.child().kill();
+        panic!("router {number} does not respond: {}", output_text(&process.output()));
+    }
+    process
 }
 
 fn router(file: &Path) -> Command {

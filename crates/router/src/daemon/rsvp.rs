@@ -1,0 +1,385 @@
+//! RSVP-TE: a speaker in a thread of its own, and the labels and routes that result from its events.
+
+use super::state::{CounterValue, LspState, TunnelState};
+use crate::counter::Severity;
+use netstage_core::rsvp::Lsp;
+use netstage_host::log::{Level, Log};
+use netstage_host::netns::Namespace;
+use netstage_host::startup_error::StartupError;
+use netstage_routing::rsvp::{
+    self, LspStatus, RsvpCommand, RsvpConfig, RsvpCounters, RsvpEvent, RsvpNeighbor, RsvpNextHop, RsvpPlace,
+    RsvpReport, RsvpSnapshot, RsvpSockets,
+};
+use netstage_routing::source::path::{Destination, LabelAction, RoutePath, SourceChange, TablePrefix};
+use netstage_routing::source::{RankedRoutes, SourceKey};
+use netstage_scenario::router::{RsvpSettings, RsvpTunnelSettings};
+use netstage_wire::mpls::LabelValue;
+use nix::sys::eventfd::EventFd;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+/// Sender of commands to the speaker.
+pub(super) type RsvpCommands = UnboundedSender<RsvpCommand>;
+
+/// Speaker of the router, and what it has established.
+#[derive(Debug)]
+pub(super) struct Rsvp {
+    commands: RsvpCommands,
+    notices: Receiver<Notice>,
+    thread: Option<JoinHandle<()>>,
+    /// Numbers of the interfaces, in the order of the speaker's.
+    interfaces: Vec<u32>,
+    tunnels: BTreeMap<u16, Tunnel>,
+    ranked: RankedRoutes,
+    /// Prefixes whose next hop the speaker knows.
+    followed: BTreeSet<(Ipv4Addr, u8)>,
+}
+
+/// LSP that begins at this router.
+#[derive(Debug)]
+struct Tunnel {
+    settings: RsvpTunnelSettings,
+    in_use: Option<(Lsp, RsvpNextHop)>,
+    /// Last error, until the LSP is established.
+    failure: Option<String>,
+}
+
+/// Report of the speaker's thread.
+#[derive(Debug)]
+enum Notice {
+    Report(RsvpReport),
+    /// The thread has ended because of an error.
+    Ended(io::Error),
+}
+
+impl Rsvp {
+    /// Starts a speaker on interfaces, given with their numbers. The bell rings for each report.
+    pub fn begin(
+        settings: &RsvpSettings,
+        places: Vec<(u32, RsvpPlace)>,
+        namespace: Namespace,
+        bell: Arc<EventFd>,
+    ) -> Result<Rsvp, StartupError> {
+        let (commands, received) = unbounded_channel();
+        let (sender, notices) = channel();
+        let (interfaces, places) = places.into_iter().unzip();
+        let sockets = RsvpSockets { namespace, interfaces: places };
+        let config = configuration(settings);
+        let speak = move || {
+            let ring = |notice| {
+                // The receiver may have ended.
+                let _ = sender.send(notice);
+                let _ = bell.write(1);
+            };
+            if let Err(error) = speak(config, sockets, received, |report| ring(Notice::Report(report))) {
+                ring(Notice::Ended(error));
+            }
+        };
+        let thread = std::thread::Builder::new().name("router-rsvp".into()).spawn(speak);
+        let thread = thread.map_err(|error| StartupError::from_system("cannot start RSVP-TE", &error))?;
+        let mut rsvp = Rsvp {
+            commands,
+            notices,
+            thread: Some(thread),
+            interfaces,
+            tunnels: BTreeMap::new(),
+            ranked: RankedRoutes::default(),
+            followed: BTreeSet::new(),
+        };
+        rsvp.set_tunnels(&settings.tunnels);
+        Ok(rsvp)
+    }
+
+    /// Returns a sender of commands.
+    pub fn commands(&self) -> RsvpCommands {
+        self.commands.clone()
+    }
+
+    /// Returns the present labels, and the routes into LSPs.
+    pub fn ranked(&self) -> &RankedRoutes {
+        &self.ranked
+    }
+
+    /// Sets the tunnels that begin here. A tunnel is known by its name. Returns the changed routes.
+    pub fn set_tunnels(&mut self, tunnels: &[RsvpTunnelSettings]) -> Vec<SourceKey> {
+        let mut changes = Vec::new();
+        let is_gone = |tunnel: &Tunnel| !tunnels.iter().any(|new| new.name == tunnel.settings.name);
+        let gone: Vec<u16> =
+            self.tunnels.iter().filter(|(_, tunnel)| is_gone(tunnel)).map(|(number, _)| *number).collect();
+        for number in gone {
+            self.command(RsvpCommand::RemoveTunnel(number));
+            changes.extend(self.route(number, None));
+            self.tunnels.remove(&number);
+        }
+        for settings in tunnels {
+            let known = self.tunnels.iter().find(|(_, tunnel)| tunnel.settings.name == settings.name);
+            let number = known.map(|(number, _)| *number);
+            if known.is_some_and(|(_, tunnel)| tunnel.settings == *settings) {
+                continue;
+            }
+            let free = || (1..=u16::MAX).find(|number| !self.tunnels.contains_key(number));
+            let Some(number) = number.or_else(free) else { continue };
+            changes.extend(self.route(number, None));
+            let in_use = self.tunnels.remove(&number).and_then(|tunnel| tunnel.in_use);
+            // To another endpoint, the speaker does not keep the previous LSP.
+            let in_use = in_use.filter(|(lsp, _)| lsp.session.endpoint == settings.request.endpoint);
+            self.tunnels.insert(number, Tunnel { settings: settings.clone(), in_use, failure: None });
+            changes.extend(self.route(number, in_use.map(|(_, to)| to)));
+            self.command(RsvpCommand::SetTunnel(number, settings.request.clone()));
+        }
+        changes
+    }
+
+    /// Passes the next hop of a prefix to the speaker, for loose hops of explicit routes.
+    pub fn follow(&mut self, change: &SourceChange) {
+        let SourceChange::Route((0, (IpAddr::V4(network), length)), to) = change else { return };
+        let next_hop = to.as_ref().and_then(|to| self.neighbor(to));
+        let is_changed = match next_hop {
+            Some(_) => {
+                self.followed.insert((*network, *length));
+                true
+            }
+            None => self.followed.remove(&(*network, *length)),
+        };
+        if is_changed {
+            self.command(RsvpCommand::SetRoute(*network, *length, next_hop));
+        }
+    }
+
+    /// Returns the first next hop of a destination that speaks RSVP-TE.
+    fn neighbor(&self, to: &Destination) -> Option<RsvpNeighbor> {
+        let Destination::Paths(paths) = to else { return None };
+        paths.iter().find_map(|path| {
+            let place = self.interfaces.iter().position(|number| *number == path.interface)?;
+            let Some(IpAddr::V4(address)) = path.via else { return None };
+            Some(RsvpNeighbor { interface: place as u32 + 1, address })
+        })
+    }
+
+    /// Handles the reports of the speaker. Returns the changed routes and labels.
+    pub fn poll(&mut self, log: &Log) -> Vec<SourceKey> {
+        let mut changes = Vec::new();
+        while let Ok(notice) = self.notices.try_recv() {
+            match notice {
+                Notice::Report(RsvpReport::Event(event)) => changes.extend(self.handle_event(event, log)),
+                Notice::Report(RsvpReport::Fault(fault)) => log(Level::Alarm, &format!("RSVP-TE on {fault}")),
+                Notice::Ended(error) => {
+                    let line =
+                        format!("RSVP-TE has ended, its labels are removed: {error}; restart the router");
+                    log(Level::Alarm, &line);
+                    changes.extend(self.ranked.keys());
+                    self.ranked = RankedRoutes::default();
+                }
+            }
+        }
+        changes
+    }
+
+    fn handle_event(&mut self, event: RsvpEvent, log: &Log) -> Vec<SourceKey> {
+        match event {
+            RsvpEvent::Up { tunnel: number, lsp, to } => {
+                let Some(tunnel) = self.tunnels.get_mut(&number) else { return Vec::new() };
+                tunnel.in_use = Some((lsp, to));
+                tunnel.failure = None;
+                log(
+                    Level::Note,
+                    &format!("tunnel {} is up, via {}", tunnel.settings.name, to.neighbor.address),
+                );
+                return self.route(number, Some(to));
+            }
+            RsvpEvent::Down { tunnel: number, lsp } => {
+                let Some(tunnel) = self.tunnels.get_mut(&number) else { return Vec::new() };
+                // The previous LSP ends after its replacement is in use.
+                if tunnel.in_use.is_some_and(|(in_use, _)| in_use == lsp) {
+                    tunnel.in_use = None;
+                    log(Level::Alarm, &format!("tunnel {} is down", tunnel.settings.name));
+                    return self.route(number, None);
+                }
+            }
+            RsvpEvent::Failed { tunnel, error } => {
+                let Some(tunnel) = self.tunnels.get_mut(&tunnel) else { return Vec::new() };
+                let failure = Some(format!(
+                    "{} reports: {} (error {}, value {})",
+                    error.node,
+                    error.meaning(),
+                    error.code,
+                    error.value
+                ));
+                if tunnel.failure != failure {
+                    let reason = failure.as_deref().unwrap_or_default();
+                    log(Level::Alarm, &format!("tunnel {} cannot be set up: {reason}", tunnel.settings.name));
+                    tunnel.failure = failure;
+                }
+            }
+            RsvpEvent::Forward { label, to } => {
+                let forward = LabelAction::Forward(Destination::Paths(vec![self.path(to)]));
+                return self.ranked.label(label, Some(forward)).iter().map(SourceKey::from).collect();
+            }
+            RsvpEvent::Pop { label } => {
+                let pop = LabelAction::Pop { table: 0 };
+                return self.ranked.label(label, Some(pop)).iter().map(SourceKey::from).collect();
+            }
+            RsvpEvent::Discard { label } => {
+                return self.ranked.label(label, None).iter().map(SourceKey::from).collect();
+            }
+            RsvpEvent::Unreserved { lsp, downstream, .. } => {
+                let line = format!(
+                    "{} has not reserved LSP {} of tunnel {} to {}",
+                    downstream.address, lsp.sender.lsp, lsp.session.tunnel, lsp.session.endpoint
+                );
+                log(Level::Note, &line);
+            }
+            RsvpEvent::NeighborUp { neighbor } => {
+                log(Level::Note, &format!("RSVP-TE neighbor {} is up", neighbor.address));
+            }
+            RsvpEvent::NeighborDown { neighbor } => {
+                log(Level::Alarm, &format!("RSVP-TE neighbor {} has failed or restarted", neighbor.address));
+            }
+            RsvpEvent::Limited { neighbor } => {
+                let line = format!("{} exceeds the number of LSPs or of RSVP-TE neighbors", neighbor.address);
+                log(Level::Alarm, &line);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Sets the routes of a tunnel. Returns those that changed.
+    fn route(&mut self, number: u16, to: Option<RsvpNextHop>) -> Vec<SourceKey> {
+        let to = to.map(|to| Destination::Paths(vec![self.path(to)]));
+        let Some(tunnel) = self.tunnels.get(&number) else { return Vec::new() };
+        let prefixes = tunnel.settings.prefixes.iter();
+        let prefixes: Vec<TablePrefix> = prefixes.map(|one| (0, (one.address(), one.length()))).collect();
+        let changes = prefixes.into_iter().filter_map(|prefix| self.ranked.route(prefix, 0, to.clone()));
+        changes.map(|change| SourceKey::from(&change)).collect()
+    }
+
+    fn path(&self, to: RsvpNextHop) -> RoutePath {
+        let labels = if to.label == LabelValue::IMPLICIT_NULL { Vec::new() } else { vec![to.label] };
+        let interface = self.interfaces[to.neighbor.interface as usize - 1];
+        RoutePath { interface, via: Some(to.neighbor.address.into()), labels }
+    }
+
+    /// Returns the state of the tunnels.
+    pub fn tunnels(&self) -> Vec<TunnelState> {
+        let state = |(number, tunnel): (&u16, &Tunnel)| TunnelState {
+            name: tunnel.settings.name.clone(),
+            number: *number,
+            to: tunnel.settings.request.endpoint,
+            lsp: tunnel.in_use.map(|(lsp, _)| lsp.sender.lsp),
+            via: tunnel.in_use.map(|(_, to)| to.neighbor.address),
+            label: tunnel.in_use.map(|(_, to)| to.label.number()),
+            failure: tunnel.failure.clone(),
+        };
+        self.tunnels.iter().map(state).collect()
+    }
+
+    fn command(&self, command: RsvpCommand) {
+        // A speaker that has ended was reported.
+        let _ = self.commands.send(command);
+    }
+}
+
+impl Drop for Rsvp {
+    fn drop(&mut self) {
+        self.command(RsvpCommand::Stop);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn speak(
+    config: RsvpConfig,
+    sockets: RsvpSockets,
+    commands: UnboundedReceiver<RsvpCommand>,
+    mut each: impl FnMut(RsvpReport),
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(rsvp::run(config, sockets, Instant::now(), commands, |_, report| each(report)))
+}
+
+fn configuration(settings: &RsvpSettings) -> RsvpConfig {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Any number will do that differs after a restart.
+    let instance = (time.as_millis() / 8) as u32;
+    RsvpConfig {
+        labels: settings.first_label..=LabelValue::MAX,
+        egress: settings.egress,
+        refresh: settings.refresh,
+        hello: Some(settings.hello),
+        ..RsvpConfig::new(settings.router_id, instance)
+    }
+}
+
+/// Requests the LSPs and counters of a speaker. Returns `None` after its end.
+pub(super) fn snapshot(commands: &RsvpCommands) -> Option<RsvpSnapshot> {
+    let (sender, receiver) = oneshot::channel();
+    commands.send(RsvpCommand::Show(sender)).ok()?;
+    receiver.blocking_recv().ok()
+}
+
+/// Returns the state of an LSP.
+pub(super) fn lsp_state(status: &LspStatus) -> LspState {
+    let LspStatus { lsp, upstream, downstream, is_reserved, bandwidth, incoming, outgoing } = *status;
+    LspState {
+        to: lsp.session.endpoint,
+        tunnel: lsp.session.tunnel,
+        from: lsp.sender.address,
+        lsp: lsp.sender.lsp,
+        upstream: upstream.map(|neighbor| neighbor.address),
+        downstream: downstream.map(|neighbor| neighbor.address),
+        is_reserved,
+        bandwidth_bps: bandwidth.0,
+        incoming: incoming.map(LabelValue::number),
+        outgoing: outgoing.map(LabelValue::number),
+    }
+}
+
+/// Returns the counters of a speaker.
+pub(super) fn counters(counters: &RsvpCounters) -> Vec<CounterValue> {
+    use Severity::{Error, Info, Warning};
+    let c = counters;
+    let all = [
+        ("received", Info, c.received, "RSVP message received."),
+        ("sent", Info, c.sent, "RSVP message sent, including retransmissions."),
+        (
+            "retransmitted",
+            Warning,
+            c.retransmitted,
+            "RSVP message sent again because no acknowledgment arrived.",
+        ),
+        ("malformed", Error, c.malformed, "RSVP message that cannot be decoded."),
+        ("wrong_interface", Error, c.wrong_interface, "RSVP message on an interface without RSVP-TE."),
+        ("wrong_hop", Error, c.wrong_hop, "RSVP message from a router that is not a hop of the LSP."),
+        ("stale", Info, c.stale, "RSVP message older than the last one."),
+        ("unknown_lsp", Warning, c.unknown_lsp, "RSVP message for an LSP that does not exist."),
+        ("loops", Error, c.loops, "Path refused because of a loop."),
+        ("no_route", Error, c.no_route, "Path refused because its route leads nowhere."),
+        ("ttl_exceeded", Error, c.ttl_exceeded, "Path refused because its time to live expired."),
+        ("limited", Error, c.limited, "Path refused by the limits per neighbor and interface."),
+        ("no_bandwidth", Warning, c.no_bandwidth, "Path or reservation refused because of bandwidth."),
+        ("no_label", Error, c.no_label, "Reservation refused because no label was free."),
+        ("path_timeouts", Warning, c.path_timeouts, "Path removed because of missing refreshes."),
+        (
+            "reservation_timeouts",
+            Warning,
+            c.reservation_timeouts,
+            "Reservation removed because of missing refreshes.",
+        ),
+        ("unreserved", Warning, c.unreserved, "LSP that the next router did not reserve in time."),
+        ("too_long", Error, c.too_long, "RSVP message not sent because of its length."),
+    ];
+    let value = |(name, severity, packets, meaning): (&str, Severity, u64, &str)| CounterValue {
+        path: "rsvp".into(),
+        name: name.into(),
+        severity: severity.name().into(),
+        meaning: meaning.into(),
+        packets,
+    };
+    all.into_iter().map(value).collect()
+}

@@ -1,0 +1,120 @@
+//! RSVP-TE settings of a router.
+
+use super::file::{RsvpSection, RsvpTunnelTable};
+use super::{InterfaceConfig, find_interface};
+use crate::error::Problems;
+use crate::table::Located;
+use netstage_core::edge::IpPrefix;
+use netstage_core::quantity::BitRate;
+use netstage_core::rsvp::{EgressLabel, TunnelRequest};
+use netstage_core::time::Duration;
+use netstage_wire::mpls::LabelValue;
+use std::net::Ipv4Addr;
+
+/// RSVP-TE settings of a router.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RsvpSettings {
+    /// Address at which LSPs begin and end.
+    pub router_id: Ipv4Addr,
+    /// Interfaces with their bandwidth for reservations.
+    pub interfaces: Vec<(String, Option<BitRate>)>,
+    /// LSPs that begin here.
+    pub tunnels: Vec<RsvpTunnelSettings>,
+    /// First label to assign.
+    pub first_label: LabelValue,
+    /// Label of LSPs that end here.
+    pub egress: EgressLabel,
+    /// Mean interval between refreshes.
+    pub refresh: Duration,
+    /// Interval between hellos.
+    pub hello: Duration,
+}
+
+/// LSP that begins at a router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RsvpTunnelSettings {
+    /// Name.
+    pub name: String,
+    /// The LSP to set up.
+    pub request: TunnelRequest,
+    /// Prefixes whose packets take it.
+    pub prefixes: Vec<IpPrefix>,
+}
+
+pub(super) fn build(
+    section: &Located<RsvpSection>,
+    interfaces: &mut [InterfaceConfig],
+    problems: &mut Problems,
+) -> RsvpSettings {
+    let Located { value: section, place, .. } = section;
+    if section.interface.0.is_empty() {
+        problems.push_help(
+            *place,
+            "no interface speaks RSVP-TE",
+            "add a table [rsvp.interface.NAME] for each of them",
+        );
+    }
+    let mut speaking = Vec::new();
+    for member in section.interface.0.iter() {
+        let Some(table) = &member.value else { continue };
+        let Some(interface) = find_interface(interfaces, &member.name, member.place, problems) else {
+            continue;
+        };
+        if interface.table != 0 {
+            let message = format!("`{}` belongs to a VPN", member.name);
+            problems.push_help(
+                member.place,
+                message,
+                "RSVP-TE runs between routers of the core: use an interface of [router]",
+            );
+        }
+        interface.mpls = true;
+        interface.rsvp = true;
+        speaking.push((member.name.clone(), table.bandwidth));
+    }
+    let mut tunnels: Vec<RsvpTunnelSettings> = Vec::new();
+    for member in section.tunnel.0.iter() {
+        let Some(table) = &member.value else { continue };
+        if table.to.0 == section.router_id.0 {
+            problems.push_help(
+                member.place,
+                "the tunnel ends at this router",
+                "set `to` to the router ID of another router",
+            );
+        }
+        for prefix in &table.prefixes.0 {
+            if prefix.value.0.address().is_ipv6() {
+                let help = "list IPv4 prefixes only";
+                problems.push_help(prefix.place, "RSVP-TE sets up LSPs for IPv4", help);
+            }
+            if let Some(other) = tunnels.iter().find(|tunnel| tunnel.prefixes.contains(&prefix.value.0)) {
+                let message = format!("{} belongs to tunnel `{}`", prefix.value.0, other.name);
+                problems.push_help(prefix.place, message, "list a prefix once");
+            }
+        }
+        tunnels.push(tunnel(member.name.clone(), table));
+    }
+    RsvpSettings {
+        router_id: section.router_id.0,
+        interfaces: speaking,
+        tunnels,
+        first_label: LabelValue::new(section.first_label.0 as u32).unwrap_or(LabelValue::MAX),
+        egress: section.egress,
+        refresh: section.refresh.0,
+        hello: section.hello.0,
+    }
+}
+
+fn tunnel(name: String, table: &RsvpTunnelTable) -> RsvpTunnelSettings {
+    let request = TunnelRequest {
+        endpoint: table.to.0,
+        route: table.route.0.iter().map(|hop| hop.0).collect(),
+        bandwidth: table.bandwidth.unwrap_or(BitRate(0)),
+        name: name.clone().into_bytes(),
+    };
+    RsvpTunnelSettings {
+        name,
+        request,
+        prefixes: table.prefixes.0.iter().map(|prefix| prefix.value.0).collect(),
+    }
+}
