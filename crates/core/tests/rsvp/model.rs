@@ -314,9 +314,10 @@ impl RandomRun {
 #[test]
 fn random_runs_settle() {
     let seeds = std::env::var("NETSTAGE_RSVP_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
-    let first = std::env::var("NETSTAGE_RSVP_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let first = netstage_harness::seed("RSVP-TE networks");
     let mut reports = BTreeMap::new();
-    for seed in first..first + seeds {
+    for seed in 0..seeds {
+        let seed = first.wrapping_add(seed);
         println!("seed {seed}");
         let mut run = RandomRun::new(seed);
         run.run(20);
