@@ -1,6 +1,7 @@
 //! Tests of VPN gateways: the same scenario with real programs and with their models.
 
-use crate::support::{TemporaryFolder, mean as mean_of, netstage, output_text, within};
+use crate::emulation::mean;
+use crate::support::{TemporaryFolder, netstage, output_text, within};
 use netstage_harness::needs;
 use netstage_harness::scenario::network;
 use serde_json::Value;
@@ -75,11 +76,6 @@ fn command(folder: &TemporaryFolder, stage: &str) -> Command {
 
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", output_text(output)))
-}
-
-/// Returns the mean of a metric.
-fn mean(result: &Value, metric: &str, subject: &str) -> f64 {
-    mean_of(&result["record"], metric, subject)
 }
 
 /// Counts the processes whose command contains a text.
