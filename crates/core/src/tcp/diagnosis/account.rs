@@ -567,20 +567,23 @@ fn verdict(diagnosis: &Diagnosis, alternatives: &[Option<[Bottleneck; 2]>]) -> V
         return Verdict::TooShort;
     };
     let bottleneck = first.bottleneck;
+    let percent = |share: Duration| u128::from(share.0) * 100 / u128::from(diagnosis.time.0);
+    let second = diagnosis.shares.get(1);
+    let near = second.filter(|second| percent(first.time) < percent(second.time) + u128::from(LEAD));
     let pair = alternatives.iter().flatten().find(|pair| pair.contains(&bottleneck));
     if let Some(pair) = pair {
-        let alternative = if pair[0] == bottleneck { pair[1] } else { pair[0] };
-        return Verdict::Unsure { bottleneck, alternative };
+        // A bottleneck with as much time is named rather than the other one of the pair.
+        return match near.filter(|second| !pair.contains(&second.bottleneck)) {
+            Some(second) => Verdict::Shared { bottleneck, second: second.bottleneck },
+            None => {
+                let alternative = if pair[0] == bottleneck { pair[1] } else { pair[0] };
+                Verdict::Unsure { bottleneck, alternative }
+            }
+        };
     }
-    let percent = |share: Duration| u128::from(share.0) * 100 / u128::from(diagnosis.time.0);
-    match diagnosis.shares.get(1) {
-        Some(second)
-            if percent(first.time) < u128::from(DOMINANT)
-                || percent(first.time) < percent(second.time) + u128::from(LEAD) =>
-        {
-            Verdict::Shared { bottleneck, second: second.bottleneck }
-        }
-        _ => Verdict::Certain { bottleneck },
+    match near.or(second.filter(|_| percent(first.time) < u128::from(DOMINANT))) {
+        Some(second) => Verdict::Shared { bottleneck, second: second.bottleneck },
+        None => Verdict::Certain { bottleneck },
     }
 }
 
