@@ -46,10 +46,6 @@ impl Outcome {
         matches!(self.diagnosis.verdict, Verdict::Certain { .. })
     }
 
-    fn deviates(&self) -> bool {
-        self.deviations().iter().any(|(_, points)| points.abs() > 10.0)
-    }
-
     /// Returns by how many points of the time the diagnosis differs from the truth that the case or the kernel
     /// knows.
     fn deviations(&self) -> Vec<(&'static str, f64)> {
@@ -176,31 +172,31 @@ fn run_all(cases: &[Provoked], by: SourceKind, prints: bool) -> Vec<Outcome> {
     outcomes
 }
 
-/// Runs cases once each, and those with another result than the injected cause once more. A rate of 5 % cannot be
-/// seen in a few cases. A case that is wrong twice is no exception.
-fn run_few(cases: &[Provoked], by: SourceKind) -> Vec<Outcome> {
-    run_all(cases, by, true)
-        .into_iter()
-        .map(|outcome| match outcome.is_right() && !outcome.deviates() {
-            true => outcome,
-            false => {
-                println!("again: {}", outcome.line());
-                run(&outcome.provoked, by)
-            }
-        })
-        .collect()
+/// Returns how many wrong ones of some cases a rate of 5 % explains (binomial, 99 %). A test of few cases finds only rates
+/// far above; the rate itself is judged over many.
+fn explained(cases: usize) -> usize {
+    const RATE: f64 = 0.05;
+    let (mut probability, mut sum, mut wrong) = ((1.0 - RATE).powi(cases as i32), 0.0, 0);
+    loop {
+        sum += probability;
+        if sum >= 0.99 {
+            return wrong;
+        }
+        probability *= (cases - wrong) as f64 / (wrong + 1) as f64 * RATE / (1.0 - RATE);
+        wrong += 1;
+    }
 }
 
-/// Requires that the diagnoses name the injected causes.
-fn judge(outcomes: &[Outcome]) {
+/// Requires that the diagnoses name the injected causes, apart from this number of them.
+fn judge(outcomes: &[Outcome], allowed: usize) {
     let wrong: Vec<String> =
         outcomes.iter().filter(|outcome| !outcome.is_right()).map(Outcome::line).collect();
     let certain = outcomes.iter().filter(|outcome| outcome.is_certain()).count();
     println!("{} cases, {certain} certain, {} wrong", outcomes.len(), wrong.len());
-    assert!(wrong.len() * 20 <= outcomes.len(), "{}", wrong.join("\n"));
-    let deviating: Vec<String> =
-        outcomes.iter().filter(|outcome| outcome.deviates()).map(Outcome::line).collect();
-    assert!(deviating.len() * 20 <= outcomes.len(), "{}", deviating.join("\n"));
+    assert!(wrong.len() <= allowed, "{}", wrong.join("\n"));
+    let deviates = |outcome: &&Outcome| outcome.deviations().iter().any(|(_, points)| points.abs() > 10.0);
+    let deviating: Vec<String> = outcomes.iter().filter(deviates).map(Outcome::line).collect();
+    assert!(deviating.len() <= allowed, "{}", deviating.join("\n"));
 }
 
 /// Returns by which factor the throughput rises without a cause.
@@ -251,10 +247,8 @@ fn of_two_causes_the_one_that_limits_is_named() {
         let is_wrong = |one: usize| names_only(one) && gains[one] < NOTHING && gains[1 - one] > MUCH;
         (!pair.into_iter().any(is_named) || is_wrong(0) || is_wrong(1)).then_some(line)
     };
-    // A gain near a bound varies with the run, so a pair is wrong if it is wrong twice.
-    let wrong: Vec<String> =
-        PAIRS.into_iter().filter(|pair| play(*pair).is_some()).filter_map(play).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let wrong: Vec<String> = PAIRS.into_iter().filter_map(play).collect();
+    assert!(wrong.len() <= explained(PAIRS.len()), "{}", wrong.join("\n"));
 }
 
 fn diagnoses_name_the_injected_cause() {
@@ -262,7 +256,7 @@ fn diagnoses_name_the_injected_cause() {
     let seed = seed("diagnoses");
     let cases: Vec<Provoked> =
         Provocation::ALL.into_iter().map(|provocation| Provoked::draw(provocation, seed)).collect();
-    judge(&run_few(&cases, SourceKind::Programs));
+    judge(&run_all(&cases, SourceKind::Programs, true), explained(cases.len()));
 }
 
 /// Twelve draws of each cause, as the table of docs/results/tcp-why.md.
@@ -303,7 +297,7 @@ fn diagnoses_name_many_injected_causes() {
         println!("| {name} | {cases} | {alone} | {} | {} | {truth} |", right - alone, cases - right);
         assert!(is_true, "the removal of {name} gains nothing: {truth}");
     }
-    judge(&all);
+    judge(&all, all.len() / 20);
 }
 
 /// Polling sees a flow twenty times a second.
@@ -320,10 +314,10 @@ fn polled_diagnoses_name_the_injected_cause() {
     ];
     let cases: Vec<Provoked> =
         known.into_iter().map(|provocation| Provoked::draw(provocation, seed)).collect();
-    let outcomes = run_few(&cases, SourceKind::Polling);
+    let outcomes = run_all(&cases, SourceKind::Polling, true);
     let wrong: Vec<String> =
         outcomes.iter().filter(|outcome| !outcome.is_right()).map(Outcome::line).collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(wrong.len() <= explained(cases.len()), "{}", wrong.join("\n"));
 }
 
 /// A router reports a smaller path MTU while a transfer runs.
