@@ -571,15 +571,11 @@ fn verdict(diagnosis: &Diagnosis, alternatives: &[Option<[Bottleneck; 2]>]) -> V
     let second = diagnosis.shares.get(1);
     let near = second.filter(|second| percent(first.time) < percent(second.time) + u128::from(LEAD));
     let pair = alternatives.iter().flatten().find(|pair| pair.contains(&bottleneck));
-    if let Some(pair) = pair {
-        // A bottleneck with as much time is named rather than the other one of the pair.
-        return match near.filter(|second| !pair.contains(&second.bottleneck)) {
-            Some(second) => Verdict::Shared { bottleneck, second: second.bottleneck },
-            None => {
-                let alternative = if pair[0] == bottleneck { pair[1] } else { pair[0] };
-                Verdict::Unsure { bottleneck, alternative }
-            }
-        };
+    // A bottleneck with as much time is named rather than the other one of a pair.
+    let near = near.filter(|near| pair.is_none_or(|pair| !pair.contains(&near.bottleneck)));
+    if let (Some([one, other]), None) = (pair, near) {
+        let alternative = if *one == bottleneck { *other } else { *one };
+        return Verdict::Unsure { bottleneck, alternative };
     }
     match near.or(second.filter(|_| percent(first.time) < u128::from(DOMINANT))) {
         Some(second) => Verdict::Shared { bottleneck, second: second.bottleneck },
