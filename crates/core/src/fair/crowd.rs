@@ -237,7 +237,7 @@ impl Crowd {
 
 /// Flows that a link limits: those of this PE, and those of others.
 ///
-/// What PEs publish may be nonsense, for whatever reason. A level counts as at most a factor of two from the median of
+/// PEs may publish nonsense, by mistake or on purpose. A level counts as at most a factor of two from the median of
 /// the PEs' levels, a weight as at most a multiple of the median of the weights, and a PE that pulls away from the median
 /// for too long does not count there ([`Heard`]).
 #[derive(Clone, Debug)]

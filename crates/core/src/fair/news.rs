@@ -265,7 +265,7 @@ mod tests {
             let bytes = written(&[LinkNews { link, flows }], SENT, None);
             let got = take(&mut NewsReceiver::new(OWN), NOW, &bytes, None).unwrap();
             prop_assert_eq!(got[0].link, link);
-            // What was accepted is published unchanged.
+            // Accepted news is published unchanged.
             prop_assert_eq!(written(&got, SENT, None), bytes);
         }
 

@@ -153,7 +153,7 @@ impl ControlState {
     /// Returns the state, or `None` after the end.
     pub fn show(&self) -> Option<RouterState> {
         let mut state = self.orders.ask(super::forward::RouterCommand::Show)?;
-        if let Some(found) = self.rsvp.as_ref().and_then(rsvp::snapshot) {
+        if let Some(found) = self.rsvp.as_ref().and_then(netstage_routing::rsvp::snapshot) {
             state.lsps = found.lsps.iter().map(rsvp::lsp_state).collect();
             state.counters.extend(rsvp::counters(&found.counters));
         }

@@ -8,22 +8,21 @@ use netstage_host::netns::Namespace;
 use netstage_host::startup_error::StartupError;
 use netstage_routing::rsvp::{
     self, LspStatus, RsvpCommand, RsvpConfig, RsvpCounters, RsvpEvent, RsvpNeighbor, RsvpNextHop, RsvpPlace,
-    RsvpReport, RsvpSnapshot, RsvpSockets,
+    RsvpReport, RsvpSockets,
 };
 use netstage_routing::source::path::{Destination, LabelAction, RoutePath, SourceChange, TablePrefix};
 use netstage_routing::source::{RankedRoutes, SourceKey};
 use netstage_scenario::router::{RsvpSettings, RsvpTunnelSettings};
 use netstage_wire::mpls::LabelValue;
 use nix::sys::eventfd::EventFd;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
 
 /// Sender of commands to the speaker.
 pub(super) type RsvpCommands = UnboundedSender<RsvpCommand>;
@@ -38,8 +37,8 @@ pub(super) struct Rsvp {
     interfaces: Vec<u32>,
     tunnels: BTreeMap<u16, Tunnel>,
     ranked: RankedRoutes,
-    /// Prefixes whose next hop the speaker knows.
-    followed: BTreeSet<(Ipv4Addr, u8)>,
+    /// Next hops that the speaker knows.
+    followed: BTreeMap<(Ipv4Addr, u8), RsvpNeighbor>,
 }
 
 /// LSP that begins at this router.
@@ -91,7 +90,7 @@ impl Rsvp {
             interfaces,
             tunnels: BTreeMap::new(),
             ranked: RankedRoutes::default(),
-            followed: BTreeSet::new(),
+            followed: BTreeMap::new(),
         };
         rsvp.set_tunnels(&settings.tunnels);
         Ok(rsvp)
@@ -141,14 +140,11 @@ impl Rsvp {
     pub fn follow(&mut self, change: &SourceChange) {
         let SourceChange::Route((0, (IpAddr::V4(network), length)), to) = change else { return };
         let next_hop = to.as_ref().and_then(|to| self.neighbor(to));
-        let is_changed = match next_hop {
-            Some(_) => {
-                self.followed.insert((*network, *length));
-                true
-            }
+        let before = match next_hop {
+            Some(next_hop) => self.followed.insert((*network, *length), next_hop),
             None => self.followed.remove(&(*network, *length)),
         };
-        if is_changed {
+        if before != next_hop {
             self.command(RsvpCommand::SetRoute(*network, *length, next_hop));
         }
     }
@@ -220,15 +216,10 @@ impl Rsvp {
             }
             RsvpEvent::Forward { label, to } => {
                 let forward = LabelAction::Forward(Destination::Paths(vec![self.path(to)]));
-                return self.ranked.label(label, Some(forward)).iter().map(SourceKey::from).collect();
+                return self.label(label, Some(forward));
             }
-            RsvpEvent::Pop { label } => {
-                let pop = LabelAction::Pop { table: 0 };
-                return self.ranked.label(label, Some(pop)).iter().map(SourceKey::from).collect();
-            }
-            RsvpEvent::Discard { label } => {
-                return self.ranked.label(label, None).iter().map(SourceKey::from).collect();
-            }
+            RsvpEvent::Pop { label } => return self.label(label, Some(LabelAction::Pop { table: 0 })),
+            RsvpEvent::Discard { label } => return self.label(label, None),
             RsvpEvent::Unreserved { lsp, downstream, .. } => {
                 let line = format!(
                     "{} has not reserved LSP {} of tunnel {} to {}",
@@ -248,6 +239,11 @@ impl Rsvp {
             }
         }
         Vec::new()
+    }
+
+    /// Sets or removes a label. Returns it if it changed.
+    fn label(&mut self, label: LabelValue, action: Option<LabelAction>) -> Vec<SourceKey> {
+        self.ranked.label(label, action).iter().map(SourceKey::from).collect()
     }
 
     /// Sets the routes of a tunnel. Returns those that changed.
@@ -304,23 +300,13 @@ fn speak(
 }
 
 fn configuration(settings: &RsvpSettings) -> RsvpConfig {
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Any number will do that differs after a restart.
-    let instance = (time.as_millis() / 8) as u32;
     RsvpConfig {
         labels: settings.first_label..=LabelValue::MAX,
         egress: settings.egress,
         refresh: settings.refresh,
         hello: Some(settings.hello),
-        ..RsvpConfig::new(settings.router_id, instance)
+        ..RsvpConfig::new(settings.router_id, rsvp::new_instance())
     }
-}
-
-/// Requests the LSPs and counters of a speaker. Returns `None` after its end.
-pub(super) fn snapshot(commands: &RsvpCommands) -> Option<RsvpSnapshot> {
-    let (sender, receiver) = oneshot::channel();
-    commands.send(RsvpCommand::Show(sender)).ok()?;
-    receiver.blocking_recv().ok()
 }
 
 /// Returns the state of an LSP.

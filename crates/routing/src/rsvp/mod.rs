@@ -24,7 +24,8 @@ use netstage_host::netns::Namespace;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
-use tokio::sync::mpsc::UnboundedReceiver;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
 /// Interfaces of a speaker.
@@ -95,6 +96,19 @@ pub struct RsvpSnapshot {
     pub lsps: Vec<LspStatus>,
     /// Counters of the speaker.
     pub counters: RsvpCounters,
+}
+
+/// Returns a number for [`RsvpConfig::instance`], which differs after each restart.
+pub fn new_instance() -> u32 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (time.as_millis() / 8) as u32
+}
+
+/// Requests the state of a speaker and waits for it, outside of async code. Returns `None` after the speaker's end.
+pub fn snapshot(commands: &UnboundedSender<RsvpCommand>) -> Option<RsvpSnapshot> {
+    let (sender, receiver) = oneshot::channel();
+    commands.send(RsvpCommand::Show(sender)).ok()?;
+    receiver.blocking_recv().ok()
 }
 
 /// Runs a speaker until it is stopped or the command channel is closed, then tears down its tunnels. `handle` is called

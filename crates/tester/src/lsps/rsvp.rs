@@ -18,9 +18,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
 
 /// RSVP-TE speakers, one for each port in order.
 #[derive(Debug)]
@@ -52,9 +50,7 @@ type RsvpSpeakerTask = (RsvpConfig, RsvpSockets, UnboundedReceiver<RsvpCommand>,
 impl RsvpSpeakers {
     pub fn start(tester: &Tester, ports: &[OpenPort], namespace: &Namespace) -> io::Result<RsvpSpeakers> {
         let (mut speakers, mut tasks) = (Vec::new(), Vec::new());
-        // Any number will do that differs after a restart.
-        let instance =
-            (SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() / 8) as u32;
+        let instance = rsvp::new_instance();
         for (number, port) in ports.iter().enumerate() {
             let (IpAddr::V4(address), length) = port.settings.address else {
                 return Err(io::ErrorKind::Unsupported.into());
@@ -174,11 +170,7 @@ impl Drop for RsvpSpeakers {
 impl RsvpSpeaker {
     /// Returns the present LSPs; none after the end of the speaker.
     fn lsps(&self) -> Vec<LspStatus> {
-        let (sender, receiver) = oneshot::channel();
-        match self.commands.send(RsvpCommand::Show(sender)) {
-            Ok(()) => receiver.blocking_recv().map_or_else(|_| Vec::new(), |snapshot| snapshot.lsps),
-            Err(_) => Vec::new(),
-        }
+        rsvp::snapshot(&self.commands).map_or_else(Vec::new, |snapshot| snapshot.lsps)
     }
 }
 

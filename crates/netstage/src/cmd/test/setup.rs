@@ -42,15 +42,14 @@ enum Entry {
 /// static routes is an error.
 pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
     if matches!(kind, Kind::Bird | Kind::Frr) {
-        let has_labels =
-            kind == Kind::Frr && tester.labels.is_some_and(|labels| labels.source == LabelSource::Ldp);
+        let has_labels = kind == Kind::Frr && has_labels_by(tester, LabelSource::Ldp);
         return match tester.route_source {
             RouteSource::User if !has_labels => Err(Failure::usage("this configuration has no BGP sessions")
                 .help("set by = \"bgp\" in [routes] and add a table [bgp]")),
             _ => Ok(sessions(kind, tester)),
         };
     }
-    let by_rsvp = tester.labels.is_some_and(|labels| labels.source == LabelSource::RsvpTe);
+    let by_rsvp = has_labels_by(tester, LabelSource::RsvpTe);
     if kind == Kind::NetstageRsvp {
         return match by_rsvp {
             true => Ok(rsvp::tables(tester)),
@@ -76,13 +75,18 @@ pub fn lines(kind: Kind, tester: &Tester) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// Returns whether labels come from this source.
+fn has_labels_by(tester: &Tester, source: LabelSource) -> bool {
+    tester.labels.is_some_and(|labels| labels.source == source)
+}
+
 /// Returns the entries for a path, each with the number of its peer.
 fn entries(tester: &Tester, way: &TrafficDirection) -> Vec<(Entry, u32)> {
     let mut entries = Vec::new();
     let peers = tester.peer_count(way);
     let does = |operation: Operation| tester.operations.contains(&operation);
     // RSVP-TE tunnels have their own routes.
-    let by_rsvp = tester.labels.is_some_and(|labels| labels.source == LabelSource::RsvpTe);
+    let by_rsvp = has_labels_by(tester, LabelSource::RsvpTe);
     let labels = tester.labels.filter(|_| !by_rsvp).map(|labels| {
         let above = way.label_offset;
         LabelConfig {

@@ -1,6 +1,6 @@
 //! BGP and LDP sessions with the tester, in the syntax of routing daemons.
 
-use super::Kind;
+use super::{Kind, has_labels_by};
 use netstage_scenario::tester::{Bgp, LabelSource, Operation, RouteSource, Tester, TesterPort};
 use netstage_tester::lsps::penultimate;
 use std::collections::BTreeSet;
@@ -20,9 +20,9 @@ pub fn sessions(kind: Kind, tester: &Tester) -> String {
     match kind {
         Kind::Bird => bird(&ports, identifier, family, &tester.bgp),
         _ => {
-            let ldp = match tester.labels {
-                Some(labels) if labels.source == LabelSource::Ldp => frr_ldp(identifier, tester),
-                _ => String::new(),
+            let ldp = match has_labels_by(tester, LabelSource::Ldp) {
+                true => frr_ldp(identifier, tester),
+                false => String::new(),
             };
             let bgp = match tester.route_source {
                 RouteSource::Bgp => frr(&ports, identifier, family, tester),
