@@ -35,13 +35,13 @@ pub struct Selection {
 /// Reduction of the values of a run to one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Statistic {
-    /// Mean over subjects and bins.
+    /// Mean over subjects and bins; over a whole run, of all values of a metric with a distribution.
     Mean,
-    /// Minimum over subjects and bins.
+    /// Minimum, of the same values.
     Min,
-    /// Maximum over subjects and bins.
+    /// Maximum, of the same values.
     Max,
-    /// Sum over bins, then over subjects.
+    /// Sum over subjects: of counts, of their sum over bins; of rates and other means, of their mean.
     Sum,
     /// Seconds from the start of the selection until the value stays above a threshold for the rest of it.
     ConvergenceTime {

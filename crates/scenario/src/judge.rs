@@ -33,6 +33,8 @@ pub(crate) struct ExpectationChecker<'a> {
 pub(crate) struct CellFacts {
     first: Option<Plan>,
     longest: Option<Duration>,
+    /// Widths of bins.
+    intervals: BTreeSet<Duration>,
     /// Metrics and subject patterns of the file that no cell has.
     missing_subjects: BTreeSet<(&'static str, String)>,
     /// Whether the run of any cell is random.
@@ -52,6 +54,7 @@ impl CellFacts {
         CellFacts {
             first: None,
             longest: None,
+            intervals: BTreeSet::new(),
             missing_subjects: missing_subjects.collect(),
             is_random: false,
         }
@@ -60,6 +63,7 @@ impl CellFacts {
     pub fn add(&mut self, plan: &Plan) {
         self.first.get_or_insert_with(|| plan.clone());
         self.longest = self.longest.max(Some(plan.duration));
+        self.intervals.insert(plan.measure.interval);
         self.missing_subjects.retain(|(metric, pattern)| !has_subject(plan, metric, pattern));
         self.is_random |= plan.is_random();
     }
@@ -350,6 +354,19 @@ impl<'a> ExpectationChecker<'a> {
             }
             let help = longest.map(|longest| format!("the run ends at {} s", longest.0 as f64 / 1e9));
             self.problems.push_with_help(to.place, "the span ends after the end of the run", help);
+            return None;
+        }
+        let cuts =
+            |interval: &&Duration| [from, to].iter().any(|end| !end.value.0.is_multiple_of(interval.0));
+        if let Some(interval) = self.facts.intervals.iter().find(cuts) {
+            let width = interval.as_secs_f64();
+            if self.changed {
+                self.reason = Some(format!("its span begins or ends within a bin of {width} s"));
+                return None;
+            }
+            let message = format!("the span begins or ends within a bin of {width} s");
+            let help = "give times between bins, or a shorter `interval` in [measure]";
+            self.problems.push_help(over.place, message, help);
             return None;
         }
         Some((Instant(from.value.0), Instant(to.value.0)))

@@ -414,6 +414,11 @@ impl Default for DatagramOptions {
 }
 
 impl FlowTransport {
+    /// Returns whether any host answers the packets, without a receiver of its own.
+    pub fn is_one_ended(&self) -> bool {
+        matches!(self, FlowTransport::IcmpEcho | FlowTransport::UdpUnreachable)
+    }
+
     /// Returns how application messages are carried; `None` if they cannot be.
     pub fn carriage(&self) -> Option<TransportKind> {
         match self {

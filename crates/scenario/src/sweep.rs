@@ -41,6 +41,7 @@ pub(crate) fn visit_cells(
     let sweep = file.sweep.as_ref().and_then(|s| s.0.as_ref()).map_or(&[][..], |s| &s.0);
     let bases = bases(file);
     refuse_set_and_swept(sweep, &file.variant.0, problems);
+    refuse_common(sweep, &file.variant.0, problems);
     sweep.iter().for_each(|swept| refuse_equal_values(swept, problems));
     let count = sweep.iter().try_fold(1usize, |count, swept| count.checked_mul(swept.values.len()));
     match (count, sweep.first()) {
@@ -111,6 +112,21 @@ fn refuse_set_and_swept(
     }
 }
 
+/// Refuses settings of the whole study, which has one seed and one number of runs.
+fn refuse_common(
+    sweep: &[SweptValues],
+    variants: &[crate::table::NamedTable<VariantTable>],
+    problems: &mut Problems,
+) {
+    let set = variants.iter().filter_map(|m| m.value.as_ref()).flat_map(|variant| &variant.set.0);
+    let paths = sweep.iter().map(|s| (&s.path, s.place)).chain(set.map(|set| (&set.path, set.place)));
+    for (path, place) in paths.filter(|(path, _)| *path == "scenario.seed" || *path == "scenario.repeat") {
+        let message = format!("`{path}` is the same for all cells");
+        let help = "set it in [scenario]; `repeat` runs every cell with successive seeds";
+        problems.push_help(place, message, help);
+    }
+}
+
 /// Refuses equal values, which would give cells with the same label.
 fn refuse_equal_values(swept: &SweptValues, problems: &mut Problems) {
     let mut seen = BTreeSet::new();
@@ -150,7 +166,8 @@ mod tests {
 
     #[test]
     fn trees_of_cells_do_not_contain_the_sweep() {
-        let text = "[scenario]\ntitle = \"t\"\nduration = \"1 s\"\n[node.a]\n[sweep]\n\"scenario.seed\" = [1, 2, 3]\n";
+        let text =
+            "[scenario]\ntitle = \"t\"\nduration = \"1 s\"\n[node.a]\n[sweep]\n\"node.a.mtu\" = [1, 2, 3]\n";
         let mut problems = Problems::default();
         problems.add_source("sweep.toml", text);
         let root = parse_document(0, &mut problems);

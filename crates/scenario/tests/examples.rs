@@ -138,10 +138,20 @@ fn the_command_line_changes_the_file() {
 #[test]
 fn flows_that_a_failure_cuts_off_for_good_are_listed() {
     let warned = |schedule: &str| example("link-failure.toml", &set("link.line.schedule", schedule)).warnings;
-    let cut = warned(r#"[{ at = "10 s", up = false }]"#);
-    assert_eq!(cut.len(), 1, "{cut:?}");
-    assert!(cut[0].starts_with("flow.backup: link.line fails at 10 s and does not recover"), "{cut:?}");
+    for schedule in [
+        r#"[{ at = "10 s", up = false }]"#,
+        r#"[{ at = "10 s", loss = 1 }]"#,
+        r#"[{ at = "10 s", ber = 1 }]"#,
+        r#"[{ at = "10 s", loss = 1 }, { at = "20 s", up = false }, { at = "30 s", loss = 0 }]"#,
+    ] {
+        let cut = warned(schedule);
+        assert_eq!(cut.len(), 1, "{cut:?}");
+        assert!(cut[0].starts_with("flow.backup: link.line carries nothing from 10 s on"), "{cut:?}");
+    }
+    let lossy = example("link-failure.toml", &set("link.line.loss", "1")).warnings;
+    assert!(lossy.iter().any(|one| one.contains("link.line carries nothing from 0 s on")), "{lossy:?}");
     for harmless in [
+        r#"[{ at = "10 s", loss = 1 }, { at = "20 s", loss = 0 }]"#,
         r#"[{ at = "10 s", up = false }, { at = "59 s", up = true }]"#,
         r#"[{ at = "60 s", up = false }]"#,
         r#"[{ at = "10 s", rate = "1 Mbit/s" }]"#,
@@ -157,4 +167,37 @@ fn unwise_values_give_warnings() {
     assert!(warned("vpn.gold.control.increase", "1")[0].contains("as aggressive as the TCP flows inside"));
     assert!(warned("vpn.gold.control.decrease", "0.5")[0].contains("vpn.gold"));
     assert!(warned("flow.gold.stagger", "10 s")[0].contains("after the end"));
+}
+
+/// Routing daemons change the paths of flows, so only a core without any other path cuts a flow off.
+#[test]
+fn flows_that_a_cut_core_leaves_without_a_path_are_listed() {
+    let warned = |schedule: &str| {
+        let scenario = format!(
+            "[scenario]\ntitle = \"t\"\nduration = \"10 s\"\n[defaults.link]\nrate = \"100 Mbit/s\"\n\
+             [defaults.node]\nkind = \"router\"\n[node.a]\nkind = \"host\"\n[node.b]\nkind = \"host\"\n\
+             [node.e]\n[node.f]\n[node.c]\n[node.d]\n[node.x]\n\
+             [link.a]\nends = [\"a\", \"e\"]\n[link.b]\nends = [\"b\", \"f\"]\n\
+             [link.e]\nends = [\"e\", \"c\"]\n[link.f]\nends = [\"f\", \"d\"]\n\
+             [link.core]\nends = [\"c\", \"d\"]\nreverse = {{ schedule = [{schedule}] }}\n\
+             [link.cx]\nends = [\"c\", \"x\"]\n[link.xd]\nends = [\"x\", \"d\"]\n\
+             schedule = [{{ at = \"4 s\", up = false }}, {{ at = \"6 s\", up = true }}]\n\
+             [flow.t]\nfrom = \"a\"\nto = \"b\"\n\
+             [service.r]\nprogram = \"frr\"\ncore = [\"c\", \"d\", \"x\"]\nedges = {{ e = 65001, f = 65002 }}\n"
+        );
+        let detour = scenario.replace("up = true", "rate = \"1 Mbit/s\"");
+        [scenario, detour].map(|text| {
+            let read =
+                parse("core.toml", &text, None, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            read.warnings.into_iter().filter(|one| one.starts_with("flow.t: link.")).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(warned(""), [Vec::<String>::new(), Vec::new()]);
+    for schedule in
+        [r#"{ at = "2 s", loss = 1 }"#, r#"{ at = "2 s", up = false }"#, r#"{ at = "2 s", ber = 1 }"#]
+    {
+        let [with_detour, without] = warned(schedule);
+        assert_eq!(with_detour, Vec::<String>::new());
+        assert!(without[0].contains("link.xd carries nothing in one direction from 4 s on"), "{without:?}");
+    }
 }

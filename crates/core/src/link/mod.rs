@@ -61,6 +61,21 @@ impl LinkDirectionConfig {
             schedule: Vec::new(),
         }
     }
+
+    /// Returns the time from which the link delivers no packet at all, if there is one: it has failed, or loses every
+    /// packet.
+    pub fn cut_from(&self) -> Option<Instant> {
+        let (mut up, mut loss, mut bit_error_rate) = (true, self.loss, self.bit_error_rate);
+        let is_cut = |up: bool, loss: f64, bit_error_rate: f64| !up || loss >= 1.0 || bit_error_rate >= 1.0;
+        let mut from = is_cut(up, loss, bit_error_rate).then_some(Instant::ZERO);
+        for (at, change) in &self.schedule {
+            up = change.up.unwrap_or(up);
+            loss = change.loss.unwrap_or(loss);
+            bit_error_rate = change.bit_error_rate.unwrap_or(bit_error_rate);
+            from = is_cut(up, loss, bit_error_rate).then_some(from.unwrap_or(*at));
+        }
+        from
+    }
 }
 
 /// Random extra delay of each packet.

@@ -2,6 +2,7 @@
 //! relations between tables.
 
 mod applications;
+mod cuts;
 mod flows;
 mod links;
 mod multicast;
@@ -18,7 +19,7 @@ use crate::file::network::{DuplexLink, NodeTable};
 use crate::file::service::ServiceTable;
 use crate::file::{ScenarioFile, ScenarioSection};
 use crate::plan::routes::{ExplicitPathError, NodeAdjacency};
-use crate::plan::{FlowGroup, Hop, HostDevice, LinkKind, MeasureConfig, NodeKind, NodePlan, Plan};
+use crate::plan::{Hop, HostDevice, LinkKind, MeasureConfig, NodeKind, NodePlan, Plan};
 use crate::scalar::{NodeName, PositiveDuration};
 use crate::table::{Decode, List, Located, NamedTable, NamedTables};
 use crate::trace::TraceFiles;
@@ -303,24 +304,34 @@ impl Builder<'_, '_> {
 
     fn measure(&mut self, duration: Option<Duration>) -> Option<MeasureConfig> {
         let Some(measure) = &self.file.measure else {
-            return Some(MeasureConfig {
-                interval: Duration::from_secs(1),
-                flow_detail: false,
-                tcp_events: false,
-                delay: false,
-            });
+            let interval = default_interval(duration);
+            return Some(MeasureConfig { interval, flow_detail: false, tcp_events: false, delay: false });
         };
         let measure = measure.0.as_ref()?;
-        let interval = measure.interval.value.0;
-        if duration.is_some_and(|d| d > Duration::ZERO && interval > d) {
-            self.problems.push(measure.interval.place, "the interval is longer than the run");
+        if let (Some(interval), Some(duration)) = (&measure.interval, duration) {
+            self.check_interval(interval, duration);
         }
         Some(MeasureConfig {
-            interval,
+            interval: measure.interval.as_ref().map_or(default_interval(duration), |given| given.value.0),
             flow_detail: measure.flow_detail,
             tcp_events: measure.tcp.is_some(),
             delay: measure.delay,
         })
+    }
+
+    /// Refuses bins that do not fill the run: the rest of it would not be recorded.
+    fn check_interval(&mut self, interval: &Located<PositiveDuration>, duration: Duration) {
+        let width = interval.value.0;
+        if width > duration && duration > Duration::ZERO {
+            self.problems.push(interval.place, "the interval is longer than the run");
+        } else if !duration.0.is_multiple_of(width.0) {
+            let (width, length) = (width.as_secs_f64(), duration.as_secs_f64());
+            let message = format!("bins of {width} s do not fill a run of {length} s");
+            let rounded = (length / width).ceil() * width;
+            let help =
+                format!("the interval must divide the duration: a run of {rounded:.9} s has whole bins");
+            self.problems.push_help(interval.place, message, help.replace(".000000000 s", " s"));
+        }
     }
 
     /// Reports a plan whose run needs too much memory.
@@ -352,9 +363,7 @@ impl Builder<'_, '_> {
     }
 
     fn warn(&mut self, plan: &Plan) {
-        let mut directions = plan.links.iter().flat_map(|link| &link.directions);
-        let any_fails =
-            directions.any(|link| link.schedule.iter().any(|(_, change)| change.up == Some(false)));
+        self.warn_of_cuts(plan);
         let mut aggressive: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for vpn in &plan.vpns {
             let netstage_core::fair::VpnControl::I2vfc(control) = &vpn.settings.control else { continue };
@@ -380,30 +389,18 @@ impl Builder<'_, '_> {
                     flow.count - 1
                 ));
             }
-            if any_fails {
-                self.warn_of_cut(plan, flow);
-            }
         }
     }
+}
 
-    /// Warns of a flow that a failed link cuts off until it stops. Without routing daemons, its path does not change.
-    fn warn_of_cut(&mut self, plan: &Plan, flow: &FlowGroup) {
-        let stop = flow.stop.min(Instant::ZERO + plan.duration);
-        let fails = |hop: &Hop| {
-            let mut schedule = plan.hop(*hop).schedule.iter().rev();
-            let (at, up) = schedule.find_map(|(at, change)| Some((*at, change.up?)))?;
-            (!up && at < stop).then(|| (at, plan.links[hop.link].name.clone()))
-        };
-        let hops = flow.hops();
-        let all = hops.iter().chain(&flow.reverse);
-        let first = all.filter_map(fails).min();
-        if let Some((at, link)) = first.filter(|_| plan.routing.is_none()) {
-            self.warnings.insert(format!(
-                "flow.{}: link.{link} fails at {} s and does not recover, and the path of the flow does not change, so it \
-                 carries nothing from then on",
-                flow.name,
-                at.0 as f64 / 1e9
-            ));
-        }
-    }
+/// Returns the width of bins of a file that gives none.
+fn default_interval(duration: Option<Duration>) -> Duration {
+    const STEPS: [u64; 3] = [1_000, 500, 250];
+    const DECADES: [u64; 3] = [1, 10, 100];
+    let whole =
+        |width: &Duration| duration.is_none_or(|run| run.0 >= width.0 && run.0.is_multiple_of(width.0));
+    let steps =
+        DECADES.iter().flat_map(|by| STEPS.into_iter().chain([200]).map(move |ms| ms * 1_000_000 / by));
+    let mut widths = steps.map(Duration);
+    widths.find(whole).or(duration.filter(|run| *run > Duration::ZERO)).unwrap_or(Duration::from_secs(1))
 }

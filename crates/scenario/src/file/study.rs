@@ -10,8 +10,9 @@ use netstage_core::time::Duration;
 table! {
     /// Recording of results.
     pub(crate) struct MeasureTable "[measure]" {
-        /// Width of a bin.
-        interval: Located<PositiveDuration> = "1 s",
+        /// Width of a bin. It must divide the duration of the run; by default 1 s, or the longest of 500, 250, 200, 100,
+        /// … ms that does.
+        interval: Option<Located<PositiveDuration>>,
         /// Record the window, round-trip time and retransmissions of every flow in addition to its throughput.
         flow_detail: bool = false,
         /// With "events", record the window changes of every TCP flow and their causes; of applications and services at
@@ -181,13 +182,13 @@ pub(crate) enum Statistic {
 }
 
 choice!(Statistic {
-    /// Mean over subjects and bins.
+    /// Mean over subjects and bins; over the whole run, of all values of a metric with a distribution.
     "mean" => Statistic::Mean,
-    /// Minimum over subjects and bins.
+    /// Minimum, of the same values.
     "min" => Statistic::Min,
-    /// Maximum over subjects and bins.
+    /// Maximum, of the same values.
     "max" => Statistic::Max,
-    /// Sum over bins and subjects.
+    /// Sum over subjects, of counts over their bins, of rates and other means of their mean.
     "sum" => Statistic::Sum,
     /// Seconds until the value exceeds `above` for the rest of the span.
     "convergence-time" => Statistic::ConvergenceTime,
