@@ -4,7 +4,7 @@ use super::clock::WallClock;
 use super::socket::{PacketSocket, ReceivedDatagram};
 use super::{HmacKey, MAX_PACKET_BYTES, PACKETS_PER_CALL, Timescale, mode, with_mac};
 use netstage_core::measure::stamp::{
-    ClockReading, RejectReason, SenderConfig, SenderResult, SessionSender, StampSample,
+    ClockChange, ClockReading, RejectReason, SenderConfig, SenderResult, SessionSender, StampSample,
 };
 use netstage_core::measure::{ClockOffset, Histogram, values_needed};
 use netstage_core::time::{Duration, Instant};
@@ -64,6 +64,8 @@ pub struct StampSessionResult {
     /// Maximum error of one-way delays in nanoseconds, from the clock errors that both ends report. `None` if an end is
     /// not synchronized.
     pub uncertainty_ns: Option<u64>,
+    /// Detects that one of the clocks was set, or runs at another rate.
+    pub clock_change: ClockChange,
     /// State of the local clock.
     pub local_clock: Option<WallClock>,
     /// Lateness of sent packets in nanoseconds.
@@ -81,6 +83,7 @@ pub struct StampSessionResult {
 impl StampSessionResult {
     /// Records the delays of a reply.
     pub fn record(&mut self, sample: &StampSample) {
+        self.clock_change.record(sample);
         self.round_trip.record(sample.round_trip);
         self.forward.record(sample.forward);
         self.backward.record(sample.backward);

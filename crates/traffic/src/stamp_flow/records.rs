@@ -99,12 +99,21 @@ impl SenderRecords {
                 negative[0], negative[1]
             ));
         }
+        let change = session.clock_change.found();
+        if let Some(change) = change {
+            warnings.push(format!(
+                "flow {name}: the clocks of the two hosts changed against each other by at least {:.3} s during the run; \
+                 one-way delays are unknown",
+                change as f64 / 1e9
+            ));
+        }
+        let one_way = |delays| if change.is_some() { Buckets::default() } else { buckets(delays) };
         let failed = session.failed_sends.as_ref();
         FlowResult {
             sends: true,
             round_trip: buckets(&session.round_trip),
-            delay: buckets(&session.forward),
-            answer_delay: buckets(&session.backward),
+            delay: one_way(&session.forward),
+            answer_delay: one_way(&session.backward),
             gaps: self.punctuality.gaps(),
             schedule: Some(self.punctuality.schedule()),
             drained: self.ledger.drained(),

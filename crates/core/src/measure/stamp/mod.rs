@@ -3,9 +3,11 @@
 //!
 //! The driver computes digests and passes them as a [`DigestFunction`], so this module needs no cryptography.
 
+mod clock_change;
 mod reflector;
 mod sender;
 
+pub use clock_change::ClockChange;
 pub use reflector::{ReceivedPacketInfo, ReflectorConfig, ReflectorCounts, SessionReflector};
 pub use sender::{SenderConfig, SenderResult, SessionSender, StampSample};
 

@@ -65,13 +65,14 @@ impl Default for SenderConfig {
 }
 
 /// Measurements from one reply. Delays are in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StampSample {
     /// Sequence number of the packet.
     pub sequence: u32,
     /// Sequence number assigned by the reflector.
     pub reflector_sequence: u32,
-    /// Round trip minus the time at the reflector; needs no synchronized clocks.
+    /// Round trip minus the time at the reflector, zero if the latter is longer because of its timestamps' error; needs no
+    /// synchronized clocks.
     pub round_trip: i64,
     /// Forward delay: reflector's clock minus sender's clock, so only as accurate as the clocks agree.
     pub forward: i64,
@@ -298,7 +299,7 @@ impl SessionSender {
         StampSample {
             sequence: reply.sender.sequence,
             reflector_sequence: reply.sequence,
-            round_trip: elapsed.saturating_sub(at_reflector),
+            round_trip: elapsed.saturating_sub(at_reflector).max(0),
             // The local record of the send time, since the copy in the packet may have been modified.
             forward: reply.received.since(stamp(sent.unix), theirs),
             backward: stamp(now.unix).since(reply.timestamp, theirs),

@@ -1,7 +1,9 @@
 //! `netstage measure stamp`: STAMP sender for reflectors of netstage or others.
 
 use super::{Family, flows, units};
-use crate::exit::{self, FAILED, Failure, INTERRUPTED, OK};
+use crate::exit::{self, FAILED, Failure, INTERRUPTED, OK, VOID};
+use netstage_core::measure::lateness::MAX_SHARE;
+use netstage_core::measure::stamp::SenderResult;
 use netstage_core::time::Duration;
 use netstage_host::shared_key::PresharedKey;
 use netstage_study::format::quantity;
@@ -101,6 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<u8, Failure> {
     let code = match (found.interrupted, found.counts.answered) {
         (true, _) => INTERRUPTED,
         (false, 0) => FAILED,
+        _ if found.clock_change.found().is_some() || is_short(&found.counts) => VOID,
         _ => OK,
     };
     let text = if arguments.json { format!("{:#}\n", document(&found, code)) } else { summary(&found) };
@@ -140,11 +143,12 @@ fn summary(found: &StampSessionResult) -> String {
         Some(error) => format!("; clock error ± {} as reported by both hosts", nanoseconds(error as i64)),
         None => "; clocks not synchronized, use the variation".into(),
     };
-    let (forward, backward) = (found.forward.above_min(), found.backward.above_min());
+    let [one_way, other_way] = one_way(found);
+    let (forward, backward) = (one_way.above_min(), other_way.above_min());
     for (name, delays, note) in [
         ("round trip", &found.round_trip, ""),
-        ("forward delay", &found.forward, clocks.as_str()),
-        ("backward delay", &found.backward, clocks.as_str()),
+        ("forward delay", &one_way, clocks.as_str()),
+        ("backward delay", &other_way, clocks.as_str()),
         ("forward variation (PDV)", &forward, ""),
         ("backward variation (PDV)", &backward, ""),
         ("reflector turnaround", &found.at_reflector, ""),
@@ -164,10 +168,41 @@ fn summary(found: &StampSessionResult) -> String {
     text
 }
 
+/// Returns the one-way delays, which are unknown if the clocks changed against each other.
+fn one_way(found: &StampSessionResult) -> [DelayHistogram; 2] {
+    match found.clock_change.found() {
+        Some(_) => Default::default(),
+        None => [found.forward.clone(), found.backward.clone()],
+    }
+}
+
+/// Returns whether the sender skipped more packets than a measurement may.
+fn is_short(counts: &SenderResult) -> bool {
+    f64::from(counts.skipped) > MAX_SHARE * f64::from(counts.sent + counts.skipped)
+}
+
 fn warnings(found: &StampSessionResult) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some((count, reason)) = &found.failed_sends {
         warnings.push(format!("{count} packets were not sent: {reason}"));
+    }
+    if is_short(&found.counts) {
+        let SenderResult { sent, skipped, .. } = found.counts;
+        let late = found
+            .lateness
+            .quantile(1.0)
+            .map_or_else(String::new, |late| format!(", at most by {}", nanoseconds(late)));
+        warnings.push(format!(
+            "{skipped} of {} packets were not sent, because the sender was late{late}; what happened to them is unknown",
+            sent + skipped
+        ));
+    }
+    if let Some(change) = found.clock_change.found() {
+        warnings.push(format!(
+            "the clocks of the two hosts changed against each other by at least {}: one of them was set, or they run at \
+             different rates; one-way delays and their variation are unknown",
+            nanoseconds(change as i64)
+        ));
     }
     if found.counts.rejected > 0 {
         let reason = found.rejection.as_deref().unwrap_or("unknown reason");
@@ -192,19 +227,21 @@ fn document(found: &StampSessionResult, code: u8) -> Value {
             })
         })
     };
+    let [forward, backward] = one_way(found);
     json!({
         "version": 1,
         "tool": concat!("netstage ", env!("CARGO_PKG_VERSION")),
         "exit": code,
         "counts": found.counts,
         "round_trip": delays(&found.round_trip),
-        "forward": delays(&found.forward),
-        "backward": delays(&found.backward),
-        "forward_variation": delays(&found.forward.above_min()),
-        "backward_variation": delays(&found.backward.above_min()),
+        "forward": delays(&forward),
+        "backward": delays(&backward),
+        "forward_variation": delays(&forward.above_min()),
+        "backward_variation": delays(&backward.above_min()),
         "at_reflector": delays(&found.at_reflector),
         "late": delays(&found.lateness),
         "one_way_uncertainty_ns": found.uncertainty_ns,
+        "clock_change_ns": found.clock_change.found(),
         "own_clock_synchronized": found.local_clock.map(|clock| clock.synchronized),
         "interrupted": found.interrupted,
         "warnings": warnings(found),
