@@ -4,8 +4,12 @@
 use crate::service::ServiceResult;
 use netstage_core::measure::{Arrivals, Histogram, VoidReason};
 use netstage_core::tcp::history::Bin;
+use netstage_core::time::Duration;
 use netstage_core::traffic::application::{Quality, QualityDistributions};
 use serde::{Deserialize, Serialize};
+
+/// Maximum time for which a receiver listens after the end of its flow, as in RFC 2544 section 23.
+pub const MAX_DRAIN: Duration = Duration::from_secs(2);
 
 /// Results of one agent in one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -134,6 +138,21 @@ pub struct FlowResult {
 }
 
 impl FlowResult {
+    /// Returns the packets of `sender` that this receiver lost, in each bin: the gaps it has seen, and the packets after
+    /// the last one that arrived, which only the sender knows. They count in the bins in which they were sent.
+    pub fn lost_in_bins(&self, sender: &FlowResult) -> Vec<u64> {
+        let mut lost: Vec<u64> = self.bins.iter().map(|bin| bin.lost).collect();
+        let sent: u64 = sender.bins.iter().map(|bin| bin.sent).fold(0, u64::saturating_add);
+        let gaps = lost.iter().copied().fold(0, u64::saturating_add);
+        let mut unseen = sent.saturating_sub(self.received()).saturating_sub(gaps);
+        for (lost, bin) in lost.iter_mut().zip(&sender.bins).rev() {
+            let last = unseen.min(bin.sent);
+            *lost += last;
+            unseen -= last;
+        }
+        lost
+    }
+
     /// Returns the packets received in all bins and after the last one, without duplicates.
     pub fn received(&self) -> u64 {
         self.bins.iter().map(|bin| bin.received).fold(self.drained.packets, u64::saturating_add)
@@ -392,5 +411,56 @@ pub struct Buckets(pub Vec<(u64, u64)>);
 impl From<&Histogram> for Buckets {
     fn from(histogram: &Histogram) -> Buckets {
         Buckets(histogram.buckets().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_core::rng::RandomStream;
+
+    /// Returns a sender and its receiver. The packets of the last `dead` bins and some others are lost; the receiver sees
+    /// the gaps before the packets that arrive.
+    fn flow(random: &mut RandomStream, dead: usize) -> (FlowResult, FlowResult, Vec<u64>) {
+        let bins = 1 + random.below(10) as usize;
+        let [mut sender, mut receiver] =
+            [true, false].map(|sends| FlowResult { sends, ..FlowResult::default() });
+        let (mut lost, mut gap) = (vec![0; bins], 0);
+        for lost in &mut lost {
+            let sent = random.below(20);
+            let mut seen = BinCounts::default();
+            for _ in 0..sent {
+                let loss =
+                    if sender.bins.len() + dead >= bins { 1.0 } else { [0.0, 0.5][random.below(2) as usize] };
+                if random.chance(loss) {
+                    (*lost, gap) = (*lost + 1, gap + 1);
+                } else {
+                    (seen.received, seen.lost, gap) = (seen.received + 1, seen.lost + gap, 0);
+                }
+            }
+            sender.bins.push(BinCounts { sent, ..BinCounts::default() });
+            receiver.bins.push(seen);
+        }
+        (sender, receiver, lost)
+    }
+
+    #[test]
+    fn losses_after_the_last_arrival_are_counted_where_they_were_sent() {
+        let mut random = RandomStream::new(1, "losses");
+        for _ in 0..1_000 {
+            let dead = random.below(4) as usize;
+            let (sender, mut receiver, lost) = flow(&mut random, dead);
+            let found = receiver.lost_in_bins(&sender);
+            assert_eq!(found.iter().sum::<u64>(), lost.iter().sum::<u64>(), "{lost:?}");
+            let from = lost.len().saturating_sub(dead);
+            assert_eq!(found[from..], lost[from..]);
+            // Packets that arrive after the end are not lost.
+            let late = lost.iter().sum::<u64>().min(2);
+            receiver.drained.packets += late;
+            let all: u64 = sender.bins.iter().map(|bin| bin.sent).sum();
+            let gaps: u64 = receiver.bins.iter().map(|bin| bin.lost).sum();
+            let expected = gaps.max(all - receiver.received());
+            assert_eq!(receiver.lost_in_bins(&sender).iter().sum::<u64>(), expected);
+        }
     }
 }

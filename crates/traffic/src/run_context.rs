@@ -8,8 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 
-/// Maximum time for which a receiver listens after the end of its flow, as in RFC 2544 section 23.
-pub const MAX_DRAIN: Duration = Duration::from_secs(2);
+pub use netstage_agent_api::results::MAX_DRAIN;
 /// Time without packets after the end of its flow at which a receiver is done.
 pub const QUIET_TIME: Duration = Duration::from_millis(500);
 

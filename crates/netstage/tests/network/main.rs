@@ -10,6 +10,7 @@ mod exchange;
 mod fleet;
 mod gateways;
 mod lan;
+mod losses;
 mod measure;
 mod measure_agents;
 mod nat;
@@ -38,6 +39,7 @@ netstage_harness::main![
     fleet,
     gateways,
     lan,
+    losses,
     measure,
     measure_agents,
     nat,

@@ -1,18 +1,18 @@
 //! Outcome of a run from the reports of agents and emulator, with the names and bins of the simulator.
 
-use crate::topology::assignments::{PlacedFlow, has_timestamps, is_one_ended};
+mod applications;
+
+use crate::topology::assignments::{PlacedFlow, has_timestamps};
 use netstage_agent_api::results::{
-    AgentReport, BinCounts, Buckets, FlowResult, TcpSample, Travel, Usage, VpnResult, WatchedWindows,
-    WindowSample,
+    AgentReport, BinCounts, Buckets, FlowResult, MAX_DRAIN, TcpSample, Travel, Usage, VpnResult,
+    WatchedWindows, WindowSample,
 };
 use netstage_agent_api::service::ServiceResult;
-use netstage_core::measure::histogram::rounded;
 use netstage_core::measure::lateness::{LatenessLimits, MAX_SHARE};
 use netstage_core::measure::trial::LinkLateness;
 use netstage_core::measure::{FaultTime, Histogram, VoidReason};
 use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
-use netstage_core::traffic::application::{Application, Quality, QualityDistributions};
 use netstage_emulator as emulator;
 use netstage_host::reserved_cpu::MAX_PERCENT;
 use netstage_scenario::outcome::{
@@ -56,6 +56,7 @@ pub fn outcome(found: &Findings) -> RunOutcome {
             .map(|link| link.name.clone())
             .collect(),
         is_real: found.is_real,
+        is_stopped: found.reports.iter().any(|report| report.stopped),
     };
     builder.outcome.bins = builder.bins;
     let sides = Sides::new(found.reports);
@@ -140,6 +141,8 @@ struct OutcomeBuilder {
     /// Names of the links that the kernel emulates.
     by_kernel: BTreeSet<String>,
     is_real: bool,
+    /// The run was stopped early, at each agent at a time of its own.
+    is_stopped: bool,
 }
 
 impl OutcomeBuilder {
@@ -161,7 +164,7 @@ impl OutcomeBuilder {
         let group = &plan.flows[member.group];
         let is_tcp = matches!(group.transport, FlowTransport::Tcp(_));
         let (sending, mut receiving) = (sides.sending.get(&*name), sides.receiving.get(&*name));
-        if is_one_ended(&group.transport) {
+        if group.transport.is_one_ended() {
             // The sender receives the replies.
             receiving = sending;
         }
@@ -171,7 +174,8 @@ impl OutcomeBuilder {
             for (_, subject) in plan.receivers(member.group, member.index) {
                 let receiving = sides.receiving.get(&*subject);
                 self.add_remarks_of(&subject, [None, receiving]);
-                self.add_receiver(&subject, is_tcp, receiving);
+                self.add_receiver(&subject, &group.transport, receiving);
+                self.add_losses(&subject, &group.transport, sending, receiving);
             }
             return;
         }
@@ -181,7 +185,8 @@ impl OutcomeBuilder {
         if let Some(application) = group.traffic.application() {
             return self.add_dialogue(application, &name, [sending, receiving]);
         }
-        self.add_receiver(&name, is_tcp, receiving);
+        self.add_receiver(&name, &group.transport, receiving);
+        self.add_losses(&name, &group.transport, sending, receiving);
         if let (Some(&Pattern::Bulk { size: Some(size) }), Some(receiver)) =
             (group.traffic.pattern(), receiving)
         {
@@ -238,18 +243,10 @@ impl OutcomeBuilder {
     }
 
     /// Adds the results of one of a flow's receivers.
-    fn add_receiver(&mut self, name: &str, is_tcp: bool, receiving: Option<&&FlowResult>) {
+    fn add_receiver(&mut self, name: &str, transport: &FlowTransport, receiving: Option<&&FlowResult>) {
+        let is_tcp = matches!(transport, FlowTransport::Tcp(_));
         let received = |value: fn(&BinCounts) -> u64, scale| per_bin(receiving, value, scale);
         self.push(Metric::FlowThroughput, name, received(|c| c.received_bytes, 8.0 / self.seconds));
-        let limit = receiving.and_then(|receiver| receiver.answer_limit);
-        if let Some(limit) = limit.filter(|_| name.starts_with("test.")) {
-            let fault = format!("the host answers at most {limit:.1} probes/s, so the loss is unknown");
-            let run = FaultTime::Within(Duration::from_secs_f64(self.bins as f64 * self.seconds));
-            self.outcome.void.push(VoidReason::new(format!("flow.{name}:"), fault, run).into());
-        }
-        if !is_tcp && limit.is_none() {
-            self.push(Metric::FlowLost, name, received(|c| c.lost, 1.0));
-        }
         if !is_tcp {
             self.push(Metric::FlowDuplicated, name, received(|c| c.duplicated, 1.0));
             self.push(Metric::FlowReordered, name, received(|c| c.reordered, 1.0));
@@ -275,6 +272,50 @@ impl OutcomeBuilder {
                 after_end: receiver.drained.packets,
             }));
         }
+    }
+
+    /// Adds the packets lost between the sender and one of its receivers.
+    fn add_losses(
+        &mut self,
+        name: &str,
+        transport: &FlowTransport,
+        sending: Option<&&FlowResult>,
+        receiving: Option<&&FlowResult>,
+    ) {
+        if matches!(transport, FlowTransport::Tcp(_)) {
+            return;
+        }
+        let run = FaultTime::Within(Duration::from_secs_f64(self.bins as f64 * self.seconds));
+        if let Some(limit) = receiving.and_then(|receiver| receiver.answer_limit) {
+            if name.starts_with("test.") {
+                let fault = format!("the host answers at most {limit:.1} probes/s, so the loss is unknown");
+                self.outcome.void.push(VoidReason::new(format!("flow.{name}:"), fault, run).into());
+            }
+            return;
+        }
+        // Where a side has not counted to the end, only the gaps that the receiver has seen are known.
+        let is_complete = |side: &&FlowResult| side.bins.len() == self.bins && side.error.is_none();
+        let both = sending
+            .zip(receiving)
+            .filter(|(sender, receiver)| !self.is_stopped && is_complete(sender) && is_complete(receiver));
+        let gaps = per_bin(receiving, |c| c.lost, 1.0);
+        let Some((sender, receiver)) = both.filter(|_| !matches!(transport, FlowTransport::Quic)) else {
+            return self.push(Metric::FlowLost, name, gaps);
+        };
+        let lost: Vec<f64> = receiver.lost_in_bins(sender).iter().map(|count| *count as f64).collect();
+        let longest = [&receiver.delay, &receiver.round_trip].into_iter().flat_map(|delays| &delays.0);
+        if longest.map(|(delay, _)| *delay).max() < Some(MAX_DRAIN.0) {
+            return self.push(Metric::FlowLost, name, lost);
+        }
+        let unseen = lost.iter().sum::<f64>() - gaps.iter().sum::<f64>();
+        if unseen > 0.0 {
+            self.outcome.warnings.push(format!(
+                "flow.{name}: {unseen} packets had not arrived {} s after the end; they are lost or still on their way, \
+                 and do not count as lost",
+                MAX_DRAIN.as_secs_f64()
+            ));
+        }
+        self.push(Metric::FlowLost, name, gaps);
     }
 
     /// Adds a STAMP session. The sender reports replies and delays, the reflector the packets it received.
@@ -336,69 +377,6 @@ impl OutcomeBuilder {
             if !self.outcome.failures.contains(&failure) {
                 self.outcome.failures.push(failure);
             }
-        }
-    }
-
-    /// Adds an application, which delivers data in both directions.
-    fn add_dialogue(&mut self, application: &Application, name: &str, sides: [Option<&&FlowResult>; 2]) {
-        let bits = 8.0 / self.seconds;
-        let [at_client, at_server] = sides.map(|side| per_bin(side, |c| c.received_bytes, bits));
-        let both = at_client.iter().zip(&at_server).map(|(one, other)| one + other);
-        self.push(Metric::FlowThroughput, name, both.collect());
-        if let [Some(client), Some(server)] = sides {
-            let ends = [&client.quality_distributions, &server.quality_distributions];
-            self.add_quality(application, name, [&client.quality, &server.quality], ends);
-        }
-    }
-
-    /// Adds a service. Like that of an application, its quality is measured at the client.
-    fn add_service(&mut self, application: &Application, name: &str, found: Option<&ServiceResult>) {
-        let Some(found) = found else { return };
-        let bits = 8.0 / self.seconds;
-        let values = found.received.iter().map(|bytes| *bytes as f64 * bits).collect();
-        self.push(Metric::FlowThroughput, name, values);
-        let mut client = vec![Quality::default(); self.bins];
-        // The initiator of iSCSI reports sums of reads, which have no distribution.
-        let mut observed = QualityDistributions::<Vec<(u64, u64)>>::default();
-        let bin = |at: Instant| ((at.0 as f64 / 1e9 / self.seconds) as usize).min(self.bins.max(1) - 1);
-        for (quality, (reads, took)) in client.iter_mut().zip(&found.reads) {
-            (quality.transactions, quality.transaction_ns) = (*reads, took.0);
-        }
-        match (found.finished, &found.error) {
-            (Some((at, took)), _) => {
-                let quality = &mut client[bin(at)];
-                (quality.transactions, quality.transaction_ns) = (1, took.0);
-                observed.transaction_time.push((rounded(took.0), 1));
-            }
-            (None, Some(_)) => client[0].failures = 1,
-            // A client that reads until the end of the run never finishes.
-            (None, None) if !found.reads.is_empty() => {}
-            (None, None) => self.outcome.warnings.push(format!(
-                "service.{name}: unfinished at the end of the run, after {} bytes",
-                found.received.iter().sum::<u64>()
-            )),
-        }
-        let server = vec![Quality::default(); self.bins];
-        self.add_quality(
-            application,
-            name,
-            [&client, &server],
-            [&observed, &QualityDistributions::default()],
-        );
-    }
-
-    /// Adds the series and distributions of an application from both ends.
-    fn add_quality(
-        &mut self,
-        application: &Application,
-        name: &str,
-        [client, server]: [&[Quality]; 2],
-        ends: [&QualityDistributions<Vec<(u64, u64)>>; 2],
-    ) {
-        let measured = quality::series(application, name, client, server);
-        self.outcome.distributions.extend(quality::distributions(application, name, ends, &measured));
-        for series in measured {
-            self.push(series.metric, name, series.values);
         }
     }
 
@@ -479,7 +457,7 @@ impl OutcomeBuilder {
         let gap = Duration::from_secs_f64(if sent > 0.0 { seconds / sent } else { 0.0 });
         let on_time = LatenessLimits::for_gap(gap).on_time();
         let is_answered = matches!(group.transport, FlowTransport::Stamp { .. })
-            || is_one_ended(&group.transport)
+            || group.transport.is_one_ended()
             || group.traffic.application().is_some();
         let reverse = if is_answered { &group.reverse[..] } else { &[] };
         let mut lateness = LinkLateness::default();

@@ -1,7 +1,7 @@
 //! Flows between agents of which at least one is behind NAT. Before the consents of a run, the agents search a path for
 //! each of them. A run with a flow that no path admits is refused, and names both agents.
 
-use crate::topology::assignments::{self, PlacedFlow};
+use crate::topology::assignments::PlacedFlow;
 use netstage_agent::controller::ControlledAgents;
 use netstage_agent_api::path::{
     FoundPath, MAX_PATHS, NatMapping, PathAddresses, PathFlow, PathProtocol, PathSearch,
@@ -52,7 +52,7 @@ impl<'a> KnownNats<'a> {
     /// without NAT.
     pub fn translated_groups(&self) -> BTreeSet<usize> {
         let passes = |group: &FlowGroup| {
-            if assignments::is_one_ended(&group.transport) {
+            if group.transport.is_one_ended() {
                 return self.is_hidden(group.to);
             }
             let ends = [group.from, group.to];

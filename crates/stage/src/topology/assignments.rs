@@ -123,7 +123,7 @@ pub fn assignments(plan: &Plan, members: &[PlacedFlow], seed: u64) -> BTreeMap<u
             continue;
         }
         let task = task(plan, group, member, id as u32);
-        if !is_one_ended(&group.transport) {
+        if !group.transport.is_one_ended() {
             for (node, name) in plan.receivers(member.group, member.index) {
                 assign(node, FlowTask { name, side: FlowSide::Receive, ..task.clone() });
             }
@@ -133,14 +133,9 @@ pub fn assignments(plan: &Plan, members: &[PlacedFlow], seed: u64) -> BTreeMap<u
     assignments
 }
 
-/// Returns whether the receiver needs no agent, because any host replies.
-pub fn is_one_ended(transport: &plan::FlowTransport) -> bool {
-    matches!(transport, plan::FlowTransport::IcmpEcho | plan::FlowTransport::UdpUnreachable)
-}
-
 /// Returns whether packets carry their send time by the sender's clock.
 pub fn has_timestamps(transport: &plan::FlowTransport) -> bool {
-    !is_one_ended(transport) && !matches!(transport, plan::FlowTransport::Tcp(_))
+    !transport.is_one_ended() && !matches!(transport, plan::FlowTransport::Tcp(_))
 }
 
 /// Returns the task of a flow's sender.

@@ -1,7 +1,7 @@
 //! Classifier entries of the emulator, from the addresses and ports of flows.
 
 use super::address;
-use super::assignments::{PlacedFlow, is_one_ended};
+use super::assignments::PlacedFlow;
 use super::layout::{AddressLayout, EndNumbers};
 use netstage_emulator::{ClassifierEntry, PacketLabel};
 use netstage_scenario::plan::{IpVersion, Plan};
@@ -11,7 +11,7 @@ pub fn labels(plan: &Plan, layout: &AddressLayout, members: &[PlacedFlow]) -> Ve
     let entries = |(id, member): (usize, &PlacedFlow)| {
         let group = &plan.flows[member.group];
         // Echoes have no ports, packets to closed ports may use several, and third-party programs choose their own.
-        let has_port = !is_one_ended(&group.transport) && group.program.is_none();
+        let has_port = !group.transport.is_one_ended() && group.program.is_none();
         let entry = ClassifierEntry {
             source: Some(member.source),
             destination: Some(member.destination.ip()),

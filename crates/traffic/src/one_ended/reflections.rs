@@ -3,7 +3,7 @@
 use super::super::emissions::Emissions;
 use super::super::kernel::{RECEIVE_BATCH, ReceiveBatch, receive_icmp_error};
 use super::super::records::FlowLedger;
-use super::super::run_context::{MAX_DRAIN, QUIET_TIME};
+use super::super::run_context::MAX_DRAIN;
 use super::super::udp::{FlowPacket, PacketTracker};
 use super::{ProbeFormat, SharedBackoff, echo, lock};
 use netstage_agent_api::results::{BinCounts, Buckets, FlowResult, LoweredProbes, Travel};
@@ -92,7 +92,7 @@ impl Reflections {
 
     /// Returns whether the flow is over and no answer has arrived for some time.
     pub fn done(&self, now: Instant) -> bool {
-        now >= self.stop + MAX_DRAIN || now >= self.stop.max(self.tracker.last_arrival) + QUIET_TIME
+        now >= self.stop + MAX_DRAIN || now >= self.tracker.quiet_from(self.stop)
     }
 
     /// Returns the counts of a bin.

@@ -116,7 +116,7 @@ impl UdpReceiver {
 
     /// Returns whether the flow is over and no packet has arrived for some time.
     pub fn done(&self, now: Instant) -> bool {
-        now >= self.stop + MAX_DRAIN || now >= self.stop.max(self.tracker.last_arrival) + QUIET_TIME
+        now >= self.stop + MAX_DRAIN || now >= self.tracker.quiet_from(self.stop)
     }
 
     /// Returns the counts of a bin.
@@ -177,7 +177,8 @@ pub struct FlowPacket {
 pub struct PacketTracker {
     pub(in super::super) sequence: Sequence,
     pub(in super::super) ledger: FlowLedger,
-    pub(in super::super) last_arrival: Instant,
+    last_arrival: Instant,
+    longest_gap: Duration,
     pub(in super::super) times: TravelTimes,
     /// Sequence number expected at the beginning of each bin, by which a late packet's loss is found and removed.
     expected: Vec<(usize, u64)>,
@@ -195,6 +196,7 @@ impl PacketTracker {
             sequence: Sequence::new(),
             ledger,
             last_arrival: Instant::ZERO,
+            longest_gap: Duration::ZERO,
             times: TravelTimes::new(Instant(task.settled.0), task.detail),
             expected: Vec::new(),
             window: ArrivalWindow::new(Duration(task.stop.0.saturating_sub(task.start.0))),
@@ -203,9 +205,18 @@ impl PacketTracker {
         }
     }
 
+    /// Returns the time from which no further packet is expected of a flow that stops at a time. Packets that arrive
+    /// seldom may be on their way for longer.
+    pub(in super::super) fn quiet_from(&self, stop: Instant) -> Instant {
+        stop.max(self.last_arrival) + QUIET_TIME.max(self.longest_gap * 2)
+    }
+
     /// Counts a packet. Returns whether it is the first with its number.
     pub fn handle_packet(&mut self, epoch: Epoch, packet: FlowPacket) -> bool {
         let at = epoch.instant(packet.at_ns);
+        if self.last_arrival > Instant::ZERO {
+            self.longest_gap = self.longest_gap.max(at.since(self.last_arrival));
+        }
         self.last_arrival = self.last_arrival.max(at);
         // Timestamps are converted separately for each batch and may step back slightly, but bins must not.
         let bin = self.ledger.bin(at).max(self.expected.last().map_or(0, |&(last, _)| last));

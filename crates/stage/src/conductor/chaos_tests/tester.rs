@@ -307,7 +307,7 @@ impl Trial<'_> {
             now = Instant(stalls.runs_at((now + TICK).0));
             observer.observe(now);
         }
-        observer.void_reason().filter(|_| self.has_envelope)
+        observer.void_reason("the thread of its TCP flows and replies").filter(|_| self.has_envelope)
     }
 
     /// Sends a STAMP session, and reflects it.
