@@ -84,7 +84,12 @@ impl StampMeasurement {
         });
         let exact =
             Series { metric: Metric::FlowClockError, subject: subject.into(), values: vec![0.0; bins] };
-        per_direction.chain([exact]).collect()
+        let mut copies = vec![0.0; bins];
+        if let Some(last) = copies.last_mut() {
+            *last = self.answered.duplicates() as f64;
+        }
+        let copies = Series { metric: Metric::FlowDuplicated, subject: subject.into(), values: copies };
+        per_direction.chain([exact, copies]).collect()
     }
 
     /// Returns the distributions of delay and delay variation per direction.

@@ -3,11 +3,12 @@
 //! A flow is active from the bin in which it starts until the bin in which it stops or the last byte of its bulk
 //! transfer arrives. A VPN is active while one of its flows is. A bin without an active flow has no value.
 
+use crate::select::matches;
 use netstage_core::measure::{jain, weighted_fairness};
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::{Metric, RunOutcome, Series};
 use netstage_scenario::plan::{FlowGroup, Hop, Plan};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 /// Flow other than background.
@@ -26,8 +27,37 @@ pub fn derive(plan: &Plan, outcome: &mut RunOutcome) {
         derived.extend(intra_vpn(plan, outcome.bins, &members));
     }
     derived.extend(utilization(plan, outcome));
+    for (group, (count, of)) in unfinished(plan, outcome, "") {
+        outcome.warnings.push(format!(
+            "flow.{group}: {count} of {of} transfers had not completed at the end of the run; its completion times are those \
+             of the others"
+        ));
+    }
     outcome.series.extend(derived);
     outcome.series.sort_by_key(|series| series.metric);
+}
+
+/// Returns the number of transfers of a given size that have not completed, and of all, by flow group. `subject` is a
+/// pattern of their names.
+pub fn unfinished<'a>(
+    plan: &'a Plan,
+    outcome: &RunOutcome,
+    subject: &str,
+) -> BTreeMap<&'a str, (usize, usize)> {
+    let times = outcome.distributions.iter().filter(|one| one.metric == Metric::FlowCompletionTime);
+    let completed: HashSet<&str> = times.map(|one| one.subject.as_str()).collect();
+    let is_sized =
+        |group: &FlowGroup| matches!(group.traffic.pattern(), Some(Pattern::Bulk { size: Some(_) }));
+    let mut found = BTreeMap::new();
+    for (index, group) in plan.flows.iter().enumerate().filter(|(_, group)| is_sized(group)) {
+        let names = (0..group.count).map(|member| plan.flow_name(index, member));
+        let names: Vec<String> = names.filter(|name| matches(subject, name)).collect();
+        let missing = names.iter().filter(|name| !completed.contains(name.as_str())).count();
+        if missing > 0 {
+            found.insert(group.name.as_str(), (missing, names.len()));
+        }
+    }
+    found
 }
 
 /// Returns whether a metric has one value per span instead of one per bin. Findings of tests count as such, as they
@@ -73,12 +103,22 @@ fn findings(outcome: &RunOutcome, metric: Metric) -> Vec<(String, f64)> {
     found.map(|finding| (finding.subject.clone(), finding.value)).collect()
 }
 
-/// Returns the measured bins of a run: those from the start of the first measured flow.
+/// Returns the measured bins of a run: the whole ones after the start of the first measured flow.
 pub fn measured(plan: &Plan, bins: usize) -> Range<usize> {
-    let starts = plan.flows.iter().filter(|f| !f.background && f.count > 0).map(|f| f.start.0);
     let interval = plan.measure.interval.0.max(1);
-    let first = starts.min().map_or(0, |start| (start / interval) as usize);
+    let first = starts(plan).min().map_or(0, |start| start.div_ceil(interval) as usize);
     first.min(bins.saturating_sub(1))..bins
+}
+
+/// Returns the bin in which the first measured flow starts.
+pub fn first_start(plan: &Plan, bins: usize) -> usize {
+    let interval = plan.measure.interval.0.max(1);
+    starts(plan).min().map_or(0, |start| (start / interval) as usize).min(bins.saturating_sub(1))
+}
+
+/// Returns the starts of the measured flows, nanoseconds.
+fn starts(plan: &Plan) -> impl Iterator<Item = u64> + '_ {
+    plan.flows.iter().filter(|f| !f.background && f.count > 0).map(|f| f.start.0)
 }
 
 fn members<'a>(plan: &Plan, outcome: &'a RunOutcome) -> Vec<MeasuredFlow<'a>> {
@@ -248,6 +288,9 @@ mod tests {
     use crate::fixture::{self, at};
     use netstage_core::link::LinkChange;
     use netstage_core::quantity::BitRate;
+    use netstage_core::time::Instant;
+    use netstage_core::traffic::FlowTraffic;
+    use netstage_scenario::outcome::Distribution;
 
     /// Returns the fixture's plan with constant rates: 1 and 1 Mbit/s in VPN a from 1 s on, 3 and 1 Mbit/s in VPN b
     /// from 2 s on, and 2 Mbit/s of background.
@@ -304,6 +347,38 @@ mod tests {
         // 2 of 8 Mbit/s, then 6 of 8.
         values(&outcome, Metric::LinkUtilizationNet, "core.forward", [f64::NAN, 0.25, 0.75, 0.75]);
         assert_eq!(series_of(&outcome, Metric::LinkUtilizationNet).len(), 1);
+    }
+
+    #[test]
+    fn means_begin_with_the_first_whole_bin_and_counts_with_the_first_start() {
+        let mut plan = fixture::plan();
+        for (start, whole, first) in [(0, 0, 0), (1_000, 1, 1), (2_500, 3, 2), (9_500, 9, 9)] {
+            plan.flows.iter_mut().for_each(|flow| flow.start = Instant(start * 1_000_000));
+            assert_eq!((measured(&plan, 10), first_start(&plan, 10)), (whole..10, first), "{start} ms");
+        }
+    }
+
+    #[test]
+    fn transfers_without_an_end_are_counted() {
+        let mut plan = fixture::plan();
+        let sized: FlowTraffic = Pattern::Bulk { size: Some(1_000) }.into();
+        plan.flows
+            .iter_mut()
+            .filter(|flow| flow.name == "bulka")
+            .for_each(|flow| flow.traffic = sized.clone());
+        let mut outcome = fixture::outcome(&plan, 1);
+        let distribution = |subject: &str| Distribution {
+            metric: Metric::FlowCompletionTime,
+            subject: subject.into(),
+            buckets: vec![(1_000_000, 1)],
+        };
+        outcome.distributions = vec![distribution("bulka[1]")];
+        assert_eq!(unfinished(&plan, &outcome, ""), [("bulka", (1, 2))].into());
+        assert_eq!(unfinished(&plan, &outcome, "*[1]"), [].into());
+        derive(&plan, &mut outcome);
+        assert!(outcome.warnings[0].starts_with("flow.bulka: 1 of 2 transfers"), "{:?}", outcome.warnings);
+        outcome.distributions.push(distribution("bulka[0]"));
+        assert_eq!(unfinished(&plan, &outcome, ""), [].into());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Evaluation of expectations in each cell.
 
+use crate::derive::unfinished;
 use crate::distribution::in_unit;
 use crate::format;
-use crate::select::{cell_matches, matches, select};
+use crate::select::{cell_matches, covers_run, matches, select};
 use crate::statistics::estimate;
 use netstage_core::measure::{Histogram, values_needed};
 use netstage_scenario::Cell;
@@ -29,7 +30,7 @@ struct Collected {
     distribution: Histogram,
     /// A result of a test is an upper bound only.
     has_upper_bound: bool,
-    /// A result of a test is a lower bound only.
+    /// A result of a test, or a completion time, is a lower bound only.
     has_lower_bound: bool,
 }
 
@@ -51,6 +52,9 @@ impl Collected {
             self.has_upper_bound |= finding.low.is_none() && finding.high.is_some();
             self.has_lower_bound |= finding.low.is_some() && finding.high.is_none();
         }
+        // Transfers that have not ended take longer than the run.
+        self.has_lower_bound |= selection.metric == Metric::FlowCompletionTime.info().name
+            && !unfinished(&cell.plan, outcome, &selection.subject).is_empty();
         if let (Statistic::Quantile(_), Some(metric)) =
             (selection.statistic, Metric::by_name(&selection.metric))
         {
@@ -224,7 +228,7 @@ fn judge(expectation: &Expectation, cells: &[Cell], values: &BTreeMap<usize, Col
     ExpectationEntry {
         name: expectation.name.clone(),
         metric: expectation.select.metric.clone(),
-        condition: condition(expectation, unit),
+        condition: condition(expectation, unit, cells),
         claim: expectation.claim.clone(),
         unit: unit.into(),
         pass,
@@ -254,7 +258,7 @@ fn settings(settings: &[(String, String)]) -> String {
     settings.iter().map(|(path, value)| format!("{path} = {value}")).collect::<Vec<_>>().join(", ")
 }
 
-fn condition(expectation: &Expectation, unit: &str) -> String {
+fn condition(expectation: &Expectation, unit: &str, cells: &[Cell]) -> String {
     let select = &expectation.select;
     let statistic = match select.statistic {
         Statistic::Mean => "mean".into(),
@@ -281,7 +285,13 @@ fn condition(expectation: &Expectation, unit: &str) -> String {
     if Metric::by_name(&select.metric).is_some_and(Metric::is_finding) {
         return format!("{statistic}{subject}: {bound}");
     }
-    format!("{statistic}{subject} over {}: {bound}", format::span(select.over))
+    let span = format::span(select.over);
+    // Distributions cover the whole run; within a part of it, only the means of bins are known.
+    let of_bins = Metric::by_name(&select.metric).is_some_and(|metric| Metric::DISTRIBUTED.contains(&metric))
+        && matches!(select.statistic, Statistic::Min | Statistic::Max)
+        && !cells.iter().all(|cell| covers_run(&cell.plan, select.over));
+    let of_bins = if of_bins { " of the means of bins" } else { "" };
+    format!("{statistic}{of_bins}{subject} over {span}: {bound}")
 }
 
 #[cfg(test)]

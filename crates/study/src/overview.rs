@@ -164,15 +164,21 @@ fn measures(data: &Data) -> Vec<OverviewColumn> {
         }
     }
     if data.metric("link.utilization.net_of_background").is_some() {
-        measures.push(OverviewColumn { name: "utilization".into(), value: Box::new(utilization) });
+        let has_background = data.metric("link.background").is_some();
+        let name = if has_background { "utilization net of background" } else { "utilization" };
+        let value = move |cell: &CellEntry| utilization(cell, has_background);
+        measures.push(OverviewColumn { name: name.into(), value: Box::new(value) });
     }
     measures
 }
 
-/// Returns the utilization of the bottleneck link, or the range of several.
-fn utilization(cell: &CellEntry) -> String {
+/// Returns the utilization of the bottleneck link, or the range of several. Without background traffic, it is that of the
+/// link's whole time, in which it may have failed.
+fn utilization(cell: &CellEntry, has_background: bool) -> String {
+    let net = cell.summary.iter().filter(|s| s.metric == "link.utilization.net_of_background");
+    let whole = |entry: &SummaryEntry| cell.summary("link.utilization", &entry.subject);
     let entries: Vec<&SummaryEntry> =
-        cell.summary.iter().filter(|s| s.metric == "link.utilization.net_of_background").collect();
+        net.filter_map(|entry| if has_background { Some(entry) } else { whole(entry) }).collect();
     let means: Vec<f64> = entries.iter().filter_map(|s| s.value.mean).collect();
     let (min, max) = means.iter().fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), &v| (l.min(v), m.max(v)));
     match entries.as_slice() {

@@ -1,13 +1,15 @@
 //! Summary of a cell: one estimate per metric and subject.
 
-use crate::derive::{is_whole_span, measured, series_of};
-use crate::select::per_subject;
+use crate::derive::{first_start, is_whole_span, measured, series_of};
+use crate::select::{AllValues, per_subject};
 use crate::statistics::estimate;
 use crate::{FlowAggregates, flow_aggregates};
+use netstage_scenario::expect::Statistic;
 use netstage_scenario::outcome::{Aggregation, Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
 use netstage_scenario::record::SummaryEntry;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Collector of the summary of one cell's runs.
 pub struct SummaryCollector<'a> {
@@ -33,9 +35,9 @@ impl<'a> SummaryCollector<'a> {
 
     /// Adds a run.
     pub fn add(&mut self, outcome: &RunOutcome) {
-        let bins = measured(self.plan, outcome.bins);
         let SummaryCollector { plan, parts, entries } = self;
         for &metric in Metric::ALL {
+            let bins = summarized(plan, outcome.bins, metric);
             let mut each: BTreeMap<&str, (f64, u64)> = BTreeMap::new();
             let mut order = Vec::new();
             let values = per_subject(plan, outcome, metric, "", &bins);
@@ -62,9 +64,10 @@ impl<'a> SummaryCollector<'a> {
             if is_whole_span(metric) {
                 continue;
             }
+            let all = AllValues::of(plan, outcome, metric, &bins);
             for series in series_of(outcome, metric) {
-                let values = series.values.get(bins.clone()).unwrap_or(&[]);
-                let (low, high) = values.iter().fold((f64::NAN, f64::NAN), |(l, h), &v| (l.min(v), h.max(v)));
+                let [low, high] =
+                    [Statistic::Min, Statistic::Max].map(|statistic| all.reduce(series, &bins, statistic));
                 for subject in aggregates(parts, &series.subject) {
                     let entry = entry(entries, metric, subject);
                     (entry.min, entry.max) = (entry.min.min(low), entry.max.max(high));
@@ -90,6 +93,16 @@ impl<'a> SummaryCollector<'a> {
             })
             .filter(|entry| entry.value.runs > 0)
             .collect()
+    }
+}
+
+/// Returns the bins that the summary of a metric covers. Counts include the bin in which the first flow starts; of rates and
+/// other means, it would have only a part.
+fn summarized(plan: &Plan, bins: usize, metric: Metric) -> Range<usize> {
+    let measured = measured(plan, bins);
+    match metric.info().aggregation {
+        Aggregation::Sum | Aggregation::Max => measured.start.min(first_start(plan, bins))..measured.end,
+        Aggregation::Mean | Aggregation::Last => measured,
     }
 }
 

@@ -284,7 +284,7 @@ impl EventLoop {
         }
         leave_realtime();
         let now = frame.epoch.now();
-        remarks.void.extend(stalls.void_reason());
+        remarks.void.extend(stalls.void_reason(crate::UNSCHEDULED_THREAD));
         let warnings = &mut remarks.warnings;
         let spun =
             self.cpu.is_some().then(|| pacer.spun_ns() as f64 / now.since(Instant::ZERO).0.max(1) as f64);

@@ -198,9 +198,7 @@ impl TrafficEngine {
                 let thread = scope.spawn(move || {
                     let Ok(epoch) = epoch_receiver.recv() else { return Default::default() };
                     let times = RunTimes { epoch, duration, interval, stop };
-                    let results =
-                        quic::run(quic, times, &sender).map(|results| (results, ThreadRemarks::default()));
-                    results.unwrap_or_else(|error| {
+                    quic::run(quic, times, &sender).unwrap_or_else(|error| {
                         let fault = format!("stopped ({error})");
                         let reason = VoidReason::new(QUIC_THREAD, fault, FaultTime::At(epoch.now()));
                         (Vec::new(), ThreadRemarks::void(reason))

@@ -11,7 +11,9 @@ use super::error::FlowProblem;
 use super::records::FlowLedger;
 use super::run_context::{MAX_DRAIN, RunTimes};
 use super::schedule::ScheduleStatistics;
+use super::stalls::{StallObserver, TICK};
 use super::udp;
+use crate::ThreadRemarks;
 use netstage_agent_api::results::{FlowResult, TcpSample};
 use netstage_agent_api::task::{FlowSide, FlowTask};
 use netstage_core::time::{Duration, Instant};
@@ -226,12 +228,12 @@ impl QuicFlow {
     }
 }
 
-/// Runs all flows over QUIC. Returns the index and result of each flow.
+/// Runs all flows over QUIC. Returns the index and result of each flow, and the remarks of the thread.
 pub fn run(
     flows: Vec<(usize, QuicFlow)>,
     frame: RunTimes<'_>,
     progress: &mpsc::Sender<FlowProgress>,
-) -> io::Result<Vec<(usize, FlowResult)>> {
+) -> io::Result<(Vec<(usize, FlowResult)>, ThreadRemarks)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let flows: Vec<(usize, Rc<QuicFlow>)> =
         flows.into_iter().map(|(index, flow)| (index, Rc::new(flow))).collect();
@@ -249,27 +251,35 @@ pub fn run(
             let _ = task.await;
         }
     };
+    let mut stalls = StallObserver::new(Instant::ZERO, frame.duration);
     runtime.block_on(local.run_until(async {
         tokio::select! {
             () = work => {}
-            () = tick(&flows, frame, progress) => {}
+            () = tick(&flows, frame, progress, &mut stalls) => {}
         }
     }));
+    let remarks = stalls.void_reason(crate::QUIC_THREAD).map(ThreadRemarks::void).unwrap_or_default();
     // Drops the tasks with their references to the flows.
     drop(local);
     let now = frame.epoch.now();
     let finish = |(index, flow): (usize, Rc<QuicFlow>)| Some((index, Rc::into_inner(flow)?.finish(now)));
-    Ok(flows.into_iter().filter_map(finish).collect())
+    Ok((flows.into_iter().filter_map(finish).collect(), remarks))
 }
 
-/// Reports the progress of each bin. Returns at the end of the run.
-async fn tick(flows: &[(usize, Rc<QuicFlow>)], frame: RunTimes<'_>, progress: &mpsc::Sender<FlowProgress>) {
+/// Reports the progress of each bin, and observes the thread. Returns at the end of the run.
+async fn tick(
+    flows: &[(usize, Rc<QuicFlow>)],
+    frame: RunTimes<'_>,
+    progress: &mpsc::Sender<FlowProgress>,
+    stalls: &mut StallObserver,
+) {
     let end = Instant(frame.duration.0);
     let last = flows.iter().map(|(_, flow)| flow.stop).max().unwrap_or(end);
     let mut bins = super::run_context::BinClock::new(frame.interval, frame.duration);
     let mut bin = 0;
     while !frame.stop.load(Ordering::Relaxed) && frame.epoch.now() < last.min(end) + MAX_DRAIN {
         let now = frame.epoch.now();
+        stalls.observe(now);
         while bins.next <= now {
             for (index, flow) in flows {
                 // Fails only while the run is being stopped.
@@ -278,7 +288,7 @@ async fn tick(flows: &[(usize, Rc<QuicFlow>)], frame: RunTimes<'_>, progress: &m
             bin += 1;
             bins.advance();
         }
-        until(frame.epoch, bins.next.min(now + Duration::from_millis(50))).await;
+        until(frame.epoch, bins.next.min(now + TICK)).await;
     }
 }
 

@@ -28,9 +28,9 @@ impl StallObserver {
         self.before = now;
     }
 
-    /// Returns the reason why the results of the run are void, if they are.
-    pub fn void_reason(&self) -> Option<VoidReason> {
-        self.stalls.void_reason(crate::UNSCHEDULED_THREAD, self.duration)
+    /// Returns the reason why the results of the run are void, if they are. `thread` is the name of the thread.
+    pub fn void_reason(&self, thread: &str) -> Option<VoidReason> {
+        self.stalls.void_reason(thread, self.duration)
     }
 }
 
@@ -43,7 +43,7 @@ mod tests {
         let stopped_until = |ms: u64| {
             let mut observer = StallObserver::new(Instant(700_000_000), Duration::from_secs(1));
             observer.observe(Instant(ms * 1_000_000));
-            observer.void_reason()
+            observer.void_reason(crate::UNSCHEDULED_THREAD)
         };
         assert_eq!(stopped_until(706), None);
         let reason = stopped_until(1_500).unwrap();

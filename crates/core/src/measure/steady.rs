@@ -51,6 +51,11 @@ pub enum SteadyVerdict {
     Steady,
     /// Number of packets lost.
     Lost(u64),
+    /// A queue of the path absorbed a part of the load.
+    Absorbed {
+        /// Rate at which the packets arrived.
+        arrived: OfferedLoad,
+    },
     /// Mean delay of some second above the limit.
     Slow {
         /// Largest mean delay of a second, seconds.
@@ -167,7 +172,7 @@ impl Steady {
         let is_long = seconds.len() >= MIN_SECONDS || matches!(self.phase, SteadyPhase::Confirm(_));
         if is_long
             && (fault.is_none() || is_short)
-            && judge(result, seconds, self.low_delay) == SteadyVerdict::Steady
+            && judge(None, result, seconds, self.low_delay) == SteadyVerdict::Steady
         {
             let mean = result.sent as f64 / trial.duration().as_secs_f64();
             // A queue of the path may absorb a part of the load.
@@ -235,7 +240,7 @@ impl Steady {
             self.advance();
             return;
         }
-        let (steps, verdict) = (self.tried(), judge(result, seconds, self.low_delay));
+        let (steps, verdict) = (self.tried(), judge(Some(trial), result, seconds, self.low_delay));
         match (verdict, self.phase) {
             (SteadyVerdict::Steady, SteadyPhase::Confirm(_)) => {
                 self.found = Some((steps, *result));
@@ -271,10 +276,20 @@ impl Steady {
     }
 }
 
-/// Classifies a trial by its loss and by its delays relative to the mean delay at the low rate.
-pub fn judge(result: &TrialResult, seconds: &[f64], low: Option<f64>) -> SteadyVerdict {
+/// Classifies a trial by its loss, by its arrivals if its load is given, and by its delays relative to the mean delay at
+/// the low rate.
+pub fn judge(
+    trial: Option<&Trial>,
+    result: &TrialResult,
+    seconds: &[f64],
+    low: Option<f64>,
+) -> SteadyVerdict {
     if result.lost() > 0 {
         return SteadyVerdict::Lost(result.lost());
+    }
+    let offered = |trial: &Trial| OfferedLoad(trial.load.0.min(result.offered().0));
+    if let Some(arrived) = trial.and_then(|trial| result.absorbed(offered(trial), trial.duration())) {
+        return SteadyVerdict::Absorbed { arrived };
     }
     let seconds: Vec<f64> = seconds.iter().copied().filter(|delay| delay.is_finite()).collect();
     let worst = seconds.iter().copied().fold(0.0, f64::max);
@@ -447,6 +462,34 @@ mod tests {
         }
     }
 
+    /// Draws lines with deep queues, and trials too short to overflow them or to show that the delay grows.
+    #[test]
+    fn short_trials_before_a_deep_queue_find_the_rate_of_the_line() {
+        let mut random = crate::rng::RandomStream::new(netstage_harness::seed("deep queues"), "queues");
+        for case in 0..200 {
+            let line = 2e4 + random.uniform() * 8e5;
+            let config = SteadyConfig {
+                duration: Duration::from_secs(1),
+                search: Duration::from_secs(1),
+                ..config(1e6)
+            };
+            let mut search = Steady::new(config);
+            while let Some(trial) = search.next() {
+                let (sent, sending) = (trial.packets(), trial.duration());
+                let packets = sent.min((line * sending.as_secs_f64()) as u64);
+                let arrivals = Some(Arrivals { packets, span: sending });
+                let result =
+                    TrialResult { sent, received: sent, sending, arrivals, ..TrialResult::default() };
+                search.record(&result, &[10e-6]);
+            }
+            let (found, step) = (search.result(), config.step.0);
+            let rate = found.rate.map_or(0.0, |rate| rate.0);
+            // The lateness of an emulated link is half a percent of a second.
+            let range = line - 2.0 * step..line * 1.0051 + 1.0;
+            assert!(range.contains(&rate), "case {case}: {rate} of {line}, {found:?}");
+        }
+    }
+
     #[test]
     fn load_that_a_queue_absorbs_is_no_lower_bound() {
         let mut search = Steady::new(config(1e6));
@@ -477,7 +520,7 @@ mod tests {
     #[test]
     fn delays_are_classified_as_in_the_paper() {
         let result = TrialResult { sent: 100, received: 100, ..TrialResult::default() };
-        let judge = |seconds: &[f64]| judge(&result, seconds, Some(10e-6));
+        let judge = |seconds: &[f64]| judge(None, &result, seconds, Some(10e-6));
         // The paper's example: 10 us at 1,000 packets per second and a steady 1,000 us at 2,000 packets per
         // second is a failure.
         assert!(matches!(judge(&[1000e-6; 10]), SteadyVerdict::Slow { .. }));

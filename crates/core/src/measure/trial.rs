@@ -289,6 +289,14 @@ impl TrialResult {
         OfferedLoad(arrived.map_or(self.kept().0, |rate| rate.0.min(self.kept().0)))
     }
 
+    /// Returns the rate at which the packets of a load arrived, if a queue of the path absorbed a part of it: the last packets
+    /// arrived later than a gap and the lateness of an emulated link explain.
+    pub fn absorbed(&self, load: OfferedLoad, duration: Duration) -> Option<OfferedLoad> {
+        let arrived = load.0.min(self.delivered().0);
+        let delay = duration.as_secs_f64() * (1.0 - arrived / load.0);
+        (delay > 1.0 / load.0 + MAX_LINK_LATENESS.as_secs_f64()).then_some(OfferedLoad(arrived))
+    }
+
     /// Returns the fault of the tester, if any. `tolerance` is the share by which the generator may miss the
     /// requested load.
     pub fn fault(&self, trial: &Trial, tolerance: f64) -> Option<TesterFault> {

@@ -162,8 +162,24 @@ fn bits(load: OfferedLoad, frame: FrameSize) -> f64 {
 /// Adds the findings of the loss ratio, with its 95 % interval, and of the delivered rate.
 fn add_loss(session: &mut TestSession, probe: &FrameProbe, loss: &LossAtLoad) {
     let exact = loss.interval();
-    session.add_value_within(Metric::TestLossRatio, &probe.subject, loss.ratio(), (exact.lower, exact.upper));
+    let is_answered = session.test.probe.transport.is_one_ended();
+    let upper =
+        if is_answered { answers_upper(session, &probe.subject, loss, exact.upper) } else { exact.upper };
+    session.add_value_within(Metric::TestLossRatio, &probe.subject, loss.ratio(), (exact.lower, upper));
     session.add_value(Metric::TestDelivered, &probe.subject, bits(loss.delivered, probe.frame));
+}
+
+/// Returns the upper end of an interval of the loss of answers. A host answers each copy of a probe, and the probe counts as
+/// lost only if all its answers are lost.
+fn answers_upper(session: &mut TestSession, subject: &str, loss: &LossAtLoad, upper: f64) -> f64 {
+    if loss.duplicated == 0 {
+        return upper;
+    }
+    session.add_verdict(format!(
+        "{subject}: {} answers arrived more than once; copies hide losses, so the loss ratio is at least this",
+        loss.duplicated
+    ));
+    f64::NAN
 }
 
 /// Returns the verdict about a search whose trials are too short.

@@ -55,6 +55,11 @@ pub struct CapturedFlow {
 }
 
 impl CapturedFlow {
+    /// Returns whether the capture has the handshake of the connection, and so its round trips.
+    pub fn has_handshake(&self) -> bool {
+        self.syn_ns.is_some() && self.to_server_ns > 0
+    }
+
     /// Returns the number of message bytes.
     pub fn bytes(&self) -> u64 {
         self.messages.iter().map(|message| message.bytes).sum()

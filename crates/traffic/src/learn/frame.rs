@@ -180,6 +180,9 @@ fn transport(kind: u8, packet: &[u8], length: usize, addresses: (IpAddr, IpAddr)
         }
         _ => return Err(SkipReason::Other),
     };
+    // A reset may carry text, which is no data of the stream (RFC 9293 section 3.5.3).
+    let is_reset = kind == 6 && u8_at(packet, 13)? & 4 != 0;
+    let length = if is_reset { header.min(length) } else { length };
     let payload = length.checked_sub(header).and_then(|payload| u32::try_from(payload).ok());
     Ok(CapturedSegment {
         source: SocketAddr::new(addresses.0, u16_at(packet, 0)?),

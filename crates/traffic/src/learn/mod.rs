@@ -216,6 +216,14 @@ impl CaptureContents {
         self.read.other = self.read.packets - self.read.broken - self.read.used;
         (self.read.clamped, self.read.complete) = (fitted.clamped, fitted.complete);
         let mut warnings = self.warnings();
+        let without = flows.iter().filter(|flow| flow.tcp && !flow.has_handshake()).count();
+        if without > 0 {
+            warnings.push(format!(
+                "{without} of {} connections have no handshake in the capture, so their times at the client and the server \
+                 include round trips; a simulation adds those of its own network",
+                flows.len()
+            ));
+        }
         let misfits: Vec<&str> =
             fitted.fit.iter().filter(|fit| fit.held_out.differs()).map(|fit| fit.quantity.as_str()).collect();
         if !misfits.is_empty() {

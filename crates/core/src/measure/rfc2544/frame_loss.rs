@@ -57,6 +57,8 @@ pub struct LossAtLoad {
     pub lost: u64,
     /// Frames sent late, which may have caused as many losses.
     pub late: u64,
+    /// Duplicates received.
+    pub duplicated: u64,
     /// Received rate.
     pub delivered: OfferedLoad,
 }
@@ -65,7 +67,7 @@ impl LossAtLoad {
     /// Returns the loss of a trial at this load.
     pub fn of(load: OfferedLoad, result: &TrialResult) -> LossAtLoad {
         let (sent, lost, late) = (result.sent, result.lost(), result.late);
-        LossAtLoad { load, sent, lost, late, delivered: result.delivered() }
+        LossAtLoad { load, sent, lost, late, duplicated: result.duplicated, delivered: result.delivered() }
     }
 
     /// Returns the loss of two trials at the same load. The received rate is the mean, weighted by the frames sent.
@@ -76,6 +78,7 @@ impl LossAtLoad {
             sent,
             lost: self.lost + other.lost,
             late: self.late + other.late,
+            duplicated: self.duplicated + other.duplicated,
             delivered: OfferedLoad((1.0 - share) * self.delivered.0 + share * other.delivered.0),
             ..self
         }

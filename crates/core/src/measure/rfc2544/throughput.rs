@@ -1,7 +1,6 @@
 //! Throughput (RFC 2544 section 26.1): the highest load at which every frame sent is received.
 
 use super::Deviation;
-use crate::measure::lateness::MAX_LINK_LATENESS;
 use crate::measure::trial::{
     Admission, FaultTolerance, FrameSize, OfferedLoad, Pauses, Referee, TesterFault, Trial, TrialResult,
     TrialSearch,
@@ -128,16 +127,14 @@ impl Throughput {
     }
 
     /// Raises the lower bound to the load of a trial without losses. If a queue of the path absorbed a part of the load, the
-    /// bound is the rate at which the packets arrived: the last ones of the trial are later than a gap and the lateness of
-    /// an emulated link explain.
+    /// bound is the rate at which the packets arrived.
     fn raise_low(&mut self, load: f64, result: &TrialResult) {
         let arrived = load.min(result.delivered().0);
-        let delay = self.config.duration.as_secs_f64() * (1.0 - arrived / load);
-        let is_queued = delay > 1.0 / load + MAX_LINK_LATENESS.as_secs_f64();
+        let queued = result.absorbed(OfferedLoad(load), self.config.duration);
         if load > self.low {
             self.is_absorbed = load - arrived > self.config.resolution * self.config.maximum.0;
         }
-        self.low = self.low.max(if is_queued { arrived } else { load });
+        self.low = self.low.max(queued.map_or(load, |arrived| arrived.0));
     }
 
     fn count_trial(&mut self, load: f64, lossless: bool) {

@@ -1,6 +1,6 @@
 //! STAMP (RFC 8762): loss, delay and delay variation in both directions.
 
-use super::{FrameProbe, count};
+use super::{FrameProbe, answers_upper, count};
 use crate::trials::session::{TestAbort, TestSession};
 use netstage_core::measure::rfc2544::LossAtLoad;
 use netstage_core::measure::trial::{DelayStatistics, OfferedLoad};
@@ -17,7 +17,8 @@ pub fn run(
 ) -> Result<(), TestAbort> {
     let name = session.test.name.clone();
     let load = OfferedLoad(1.0 / interval.as_secs_f64());
-    let LossAtLoad { sent, late, .. } = count(session, probe, load, trial, 1)?;
+    let loss = count(session, probe, load, trial, 1)?;
+    let LossAtLoad { sent, late, .. } = loss;
     let (round_trips, error) = session.take_travel_times();
     let directions = session.take_direction_results();
     let Some([lost_forward, lost_backward]) = directions.lost else {
@@ -29,10 +30,13 @@ pub fn run(
     let reflected = sent.saturating_sub(lost_forward);
     let counts =
         [(FlowDirection::Forward, sent, lost_forward), (FlowDirection::Backward, reflected, lost_backward)];
+    let copies = answers_upper(session, &name, &loss, 1.0);
     for ((direction, sent, lost), delays) in counts.into_iter().zip(&directions.delays) {
-        add_findings(session, direction.name(), (sent, lost, late), (delays, error));
+        let hides = copies.is_nan() && direction == FlowDirection::Backward;
+        add_findings(session, direction.name(), (sent, lost, late, hides), (delays, error));
     }
-    add_findings(session, ROUND_TRIP, (sent, lost_forward + lost_backward, late), (&round_trips, error));
+    let lost = lost_forward + lost_backward;
+    add_findings(session, ROUND_TRIP, (sent, lost, late, copies.is_nan()), (&round_trips, error));
     session.add_value(Metric::TestClockError, &name, directions.clock_error.unwrap_or(f64::NAN));
     session.add_verdict(format!(
         "{name}: {lost_forward} of {sent} packets were lost forward, {lost_backward} of {reflected} replies backward"
@@ -51,17 +55,17 @@ pub fn run(
 }
 
 /// Adds the findings of loss and delay of one direction or of the round trip. Late packets may have caused as many losses,
-/// and the delays may be too long by up to `error`.
+/// and the delays may be too long by up to `error`. If copies hide losses, the ratio has no upper bound.
 fn add_findings(
     session: &mut TestSession,
     part: &str,
-    (sent, lost, late): (u64, u64, u64),
+    (sent, lost, late, copies_hide): (u64, u64, u64, bool),
     (delays, error): (&Histogram, Duration),
 ) {
     let (subject, lost) = (session.test.part(part), lost.min(sent));
     if sent > 0 {
         let low = clopper_pearson(lost.saturating_sub(late), sent, 0.95).lower;
-        let high = clopper_pearson(lost, sent, 0.95).upper;
+        let high = if copies_hide { f64::NAN } else { clopper_pearson(lost, sent, 0.95).upper };
         let ratio = lost as f64 / sent as f64;
         session.add_value_within(Metric::TestLossRatio, &subject, ratio, (low, high));
     }

@@ -47,6 +47,9 @@ pub fn run(
         let why = match verdict {
             SteadyVerdict::Steady => "the rate was steady".to_owned(),
             SteadyVerdict::Lost(packets) => format!("{packets} packets were lost"),
+            SteadyVerdict::Absorbed { arrived } => {
+                format!("the packets arrived at {}: a queue of the path absorbed the rest", rate(arrived))
+            }
             SteadyVerdict::Slow { worst, low } => {
                 format!(
                     "the mean delay over a second was {}, versus {} at the low rate",
