@@ -95,9 +95,9 @@ enum Real {
         /// Folder mounted over /run
         #[arg(long)]
         run: Option<std::path::PathBuf>,
-        /// Run without a PID namespace and stop when standard input closes; for hosts of a fleet
-        #[arg(long = supervision::UNPRIVILEGED_OPTION, conflicts_with = "run")]
-        here: bool,
+        /// Run without a PID namespace and stop when standard input closes; for hosts of a fleet. Folder for the program alone
+        #[arg(long = supervision::UNPRIVILEGED_OPTION, value_name = "FOLDER", conflicts_with = "run")]
+        here: Option<std::path::PathBuf>,
         /// Program to run
         program: std::ffi::OsString,
         /// Arguments of the program
@@ -150,8 +150,8 @@ fn real(command: Real) -> Result<u8, Failure> {
             Ok(exit::OK)
         }
         Real::Held { run, here, program, arguments } => match here {
-            true => supervision::supervise(&program, &arguments),
-            false => process_namespace::run_in_process_namespace(&program, &arguments, run.as_deref()),
+            Some(folder) => supervision::supervise(&program, &arguments, &folder),
+            None => process_namespace::run_in_process_namespace(&program, &arguments, run.as_deref()),
         }
         .map_err(|e| Failure::run(format!("cannot run {}: {e}", program.display()))),
         Real::Measure(command) => cmd::measure::run(&command),

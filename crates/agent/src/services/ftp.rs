@@ -34,7 +34,7 @@ pub fn configure_server(spec: &ServiceSpec, command: &mut Command) -> io::Result
     std::fs::write(spec.folder.join(CONFIGURATION), configure(spec))?;
     let output =
         File::options().create(true).append(true).read(true).open(spec.folder.join(SERVER_OUTPUT))?;
-    command.arg(CONFIGURATION).current_dir(&spec.folder);
+    command.arg(CONFIGURATION);
     command.stdin(output.try_clone()?).stdout(output.try_clone()?).stderr(output);
     Ok(())
 }

@@ -32,7 +32,7 @@ pub fn configure_server(spec: &ServiceSpec, command: &mut Command) -> io::Result
     std::fs::create_dir_all(&spec.folder)?;
     File::create(spec.folder.join(FILE))?.set_len(DISK)?;
     command.args(["-f", "--iscsi"]).arg(format!("portal={}", spec.destination));
-    command.env(SOCKET.0, SOCKET.1).current_dir(&spec.folder);
+    command.env(SOCKET.0, SOCKET.1);
     let output = File::create(spec.folder.join(SERVER_OUTPUT))?;
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     Ok(())
@@ -49,8 +49,8 @@ pub fn target_commands(spec: &ServiceSpec) -> [String; 4] {
 }
 
 /// Sets the arguments of one configuration command.
-pub fn configure_administrator(spec: &ServiceSpec, order: &str, command: &mut Command) {
-    command.env(SOCKET.0, SOCKET.1).current_dir(&spec.folder);
+pub fn configure_administrator(order: &str, command: &mut Command) {
+    command.env(SOCKET.0, SOCKET.1);
     command.args(["--lld", "iscsi"]).args(order.split(' '));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
 }

@@ -55,8 +55,9 @@ impl ServiceServer {
         };
         for order in iscsi::target_commands(&self.spec) {
             let program = locate(iscsi::ADMINISTRATOR).map_err(cannot)?;
-            let process =
-                site.start(&program, |command| iscsi::configure_administrator(&self.spec, &order, command));
+            let process = site.start(&program, &self.spec.folder, |command| {
+                iscsi::configure_administrator(&order, command);
+            });
             let output = process.and_then(RunningProgram::wait).map_err(cannot)?;
             if !output.status.success() {
                 let output_text = String::from_utf8_lossy(&output.stderr);
@@ -106,7 +107,7 @@ fn launch(site: &ProgramSite, role: ServiceRole, spec: &ServiceSpec) -> io::Resu
         (ServiceWorkload::Iscsi { .. }, ServiceRole::Client) => (iscsi::CLIENT, iscsi::configure_client),
     };
     let mut dressed = Ok(());
-    let started = site.start(&locate(program)?, |command| dressed = dress(spec, command));
+    let started = site.start(&locate(program)?, &spec.folder, |command| dressed = dress(spec, command));
     dressed.and(started)
 }
 

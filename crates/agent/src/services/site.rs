@@ -27,11 +27,19 @@ impl ProgramSite {
         Ok(ProgramSite { netstage: std::env::current_exe()?, namespace: None })
     }
 
-    /// Starts a program at the site.
-    pub fn start(&self, program: &Path, dress: impl FnOnce(&mut Command)) -> io::Result<RunningProgram> {
+    /// Starts a program at the site, in a folder for it alone.
+    pub fn start(
+        &self,
+        program: &Path,
+        folder: &Path,
+        dress: impl FnOnce(&mut Command),
+    ) -> io::Result<RunningProgram> {
+        let netstage = &self.netstage;
         let mut child = match &self.namespace {
-            Some(namespace) => spawn_in_process_namespace(namespace, &self.netstage, program, dress)?,
-            None => spawn_supervised(&self.netstage, program, dress)?,
+            Some(namespace) => spawn_in_process_namespace(namespace, netstage, program, |command| {
+                dress(command.current_dir(folder));
+            })?,
+            None => spawn_supervised(netstage, program, folder, dress)?,
         };
         let lifeline = child.stdin.take();
         Ok(RunningProgram { child, lifeline })

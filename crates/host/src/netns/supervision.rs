@@ -31,31 +31,38 @@ pub const UNPRIVILEGED_OPTION: &str = "here";
 /// Unprivileged account for programs started by root.
 const NOBODY: u32 = 65534;
 
-/// Starts a program; `netstage` is the path of this executable. The program and its descendants end when the
-/// standard input of the returned process is closed, deliberately or because this process ended. Killing the
+/// Starts a program in a folder, which it owns; `netstage` is the path of this executable. The program and its descendants
+/// end when the standard input of the returned process is closed, deliberately or because this process ended. Killing the
 /// returned process would leave the program behind.
 pub fn spawn_supervised(
     netstage: &Path,
     program: &Path,
+    folder: &Path,
     configure: impl FnOnce(&mut Command),
 ) -> io::Result<Child> {
+    let folder = std::path::absolute(folder)?;
     let mut command = Command::new(netstage);
-    command.arg(COMMAND).arg(format!("--{UNPRIVILEGED_OPTION}")).arg(program);
+    command
+        .arg(COMMAND)
+        .arg(format!("--{UNPRIVILEGED_OPTION}"))
+        .arg(&folder)
+        .arg(program)
+        .current_dir(&folder);
     configure(&mut command);
     // An interrupt at the terminal is handled by the agent.
     command.stdin(Stdio::piped()).process_group(0).spawn()
 }
 
 /// Runs a program until it exits or standard input is closed; returns its exit code. The program becomes the
-/// owner of the current folder. Its standard input is a duplicate of standard error.
-pub fn supervise(program: &OsStr, arguments: &[OsString]) -> io::Result<u8> {
+/// owner of a folder, which is for it alone. Its standard input is a duplicate of standard error.
+pub fn supervise(program: &OsStr, arguments: &[OsString], folder: &Path) -> io::Result<u8> {
     prctl::set_child_subreaper(true)?;
     prctl::set_no_new_privs()?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(io::stderr().as_fd().try_clone_to_owned()?);
     match geteuid().is_root() {
         true => {
-            change_owner(Path::new("."))?;
+            change_owner(folder)?;
             command.uid(NOBODY).gid(NOBODY);
         }
         false => drop_ambient_capabilities()?,

@@ -13,7 +13,10 @@ use netstage_scenario::{LoadOptions, parse};
 use netstage_stage::hosts::FleetContext;
 use netstage_study::Performer;
 use netstage_study::stage::live;
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Mutex;
 
 const AGENTS: [&str; 4] = ["west-pe", "east-pe", "office", "factory"];
@@ -348,8 +351,19 @@ fn left_by_services(fleet: &Fleet, agent: &str) -> Vec<String> {
     names.filter(|name| name != "lock").collect()
 }
 
+/// Returns the owners of the files and folders in a folder.
+fn owners(folder: &Path) -> BTreeSet<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let of_entry = |entry: fs::DirEntry| {
+        let found = entry.metadata().map(|metadata| metadata.uid()).into_iter().collect::<BTreeSet<u32>>();
+        if entry.path().is_dir() { &found | &owners(&entry.path()) } else { found }
+    };
+    entries.flat_map(of_entry).collect()
+}
+
 fn services_run_between_hosts_with_a_policy_for_them() {
     let fleet = sites("services");
+    let owners_before = owners(&fleet.folder);
     let _hub = fleet.serve();
     let mut agents = fleet.join_all(&["site", "site"]);
     let printed = output_text(&fleet.at_hub(&["fleet", "doctor"]));
@@ -368,6 +382,8 @@ fn services_run_between_hosts_with_a_policy_for_them() {
     for (host, agent) in fleet.hosts.iter().zip(SITES) {
         assert_eq!((programs_in(host), left_by_services(&fleet, agent)), (vec![], vec![]), "{agent}");
     }
+    // Programs own the folder of their service, and nothing else of the agent that starts them.
+    assert_eq!(owners(&fleet.folder), owners_before);
 
     let run = |scenario: &str, name: &str| {
         fs::write(fleet.folder.join("other.toml"), scenario).unwrap();
