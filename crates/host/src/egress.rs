@@ -2,23 +2,19 @@
 //! and a budget. The kernel applies them to each packet of every socket that the threads and the programs they start
 //! open, whatever the transport (bpf/egress.bpf.c). Packet sockets are not included.
 //!
-//! The threads are those of a threaded cgroup (version 2) below the process's own, so that other threads of the same
-//! process are not limited. The cgroup is removed on drop; a killed process leaves an empty one, which the next
-//! process removes.
+//! The threads are those of a threaded cgroup, so that other threads of the same process are not limited.
 
 use crate::bpf_error::BpfError;
+use crate::cgroup::Cgroup;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, LpmTrie, MapData};
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType};
 use aya::{Ebpf, Pod};
 use netstage_core::edge::IpPrefix;
 use netstage_core::quantity::BitRate;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/egress.bpf.o");
@@ -94,7 +90,7 @@ unsafe impl Pod for Bucket {}
 /// Cgroup whose threads are limited.
 #[derive(Debug)]
 pub struct EgressGroup {
-    folder: PathBuf,
+    cgroup: Cgroup,
     limits: EgressLimits,
     kernel: Mutex<Kernel>,
 }
@@ -108,22 +104,16 @@ struct Kernel {
 impl EgressGroup {
     /// Creates a group without threads. Needs root, and a writable hierarchy of cgroups of version 2.
     pub fn create(limits: EgressLimits) -> Result<EgressGroup, BpfError> {
-        let folder = create_cgroup().map_err(BpfError::Maps)?;
-        EgressGroup::attach(limits, &folder).inspect_err(|_| {
-            let _ = fs::remove_dir(&folder);
-        })
-    }
-
-    fn attach(limits: EgressLimits, folder: &Path) -> Result<EgressGroup, BpfError> {
+        let cgroup = Cgroup::create().map_err(BpfError::Cgroup)?;
         let mut loaded = Ebpf::load(OBJECT)?;
         let kernel_limits = write_limits(&mut loaded, &limits)?;
         let program = loaded.program_mut("limit_egress").expect("the BPF object contains it");
         let program: &mut CgroupSkb = program.try_into().expect("the type matches");
         program.load()?;
-        let group = File::open(folder).map_err(BpfError::Maps)?;
+        let group = File::open(cgroup.folder()).map_err(BpfError::Cgroup)?;
         program.attach(group, CgroupSkbAttachType::Egress, CgroupAttachMode::Single)?;
         let kernel = Kernel { program: loaded, limits: kernel_limits };
-        Ok(EgressGroup { folder: folder.to_owned(), limits, kernel: Mutex::new(kernel) })
+        Ok(EgressGroup { cgroup, limits, kernel: Mutex::new(kernel) })
     }
 
     /// Moves the calling thread into the group. Threads and programs that it starts later are members, too.
@@ -132,7 +122,7 @@ impl EgressGroup {
         if let Some(names) = &self.limits.interfaces {
             self.set_limits(|limits| limits.interfaces = indices(names)).map_err(io::Error::other)?;
         }
-        fs::write(self.folder.join("cgroup.threads"), "0")
+        self.cgroup.enter()
     }
 
     /// Allows that [`sent`](EgressGroup::sent) rises to a number of bytes, where the limits have a budget.
@@ -167,13 +157,6 @@ impl EgressGroup {
 
     fn kernel(&self) -> MutexGuard<'_, Kernel> {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for EgressGroup {
-    fn drop(&mut self) {
-        // It fails while threads are left, and is then left empty when the process ends.
-        let _ = fs::remove_dir(&self.folder);
     }
 }
 
@@ -219,49 +202,4 @@ fn write_limits(kernel: &mut Ebpf, limits: &EgressLimits) -> Result<KernelLimits
 fn set<T: Pod>(kernel: &mut Ebpf, name: &str, value: T) -> Result<(), BpfError> {
     let map = kernel.map_mut(name).expect("the BPF object contains it");
     Ok(Array::<_, T>::try_from(map)?.set(0, value, 0)?)
-}
-
-/// Removes the cgroups of processes that have ended.
-fn remove_abandoned(parent: &Path, prefix: &str) {
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('-').next());
-        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
-            // It fails if a program of the process is still ending.
-            let _ = fs::remove_dir(entry.path());
-        }
-    }
-}
-
-/// Creates a threaded cgroup below that of this process.
-fn create_cgroup() -> io::Result<PathBuf> {
-    static CREATED: AtomicU32 = AtomicU32::new(0);
-    let missing =
-        || io::Error::new(io::ErrorKind::NotFound, "no hierarchy of cgroups of version 2 is mounted");
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    // Fields: number, parent, device, root, mount point, …, "-", type.
-    let mounted = mounts.lines().find(|line| line.contains(" - cgroup2 ")).ok_or_else(missing)?;
-    let mut fields = mounted.split(' ').skip(3);
-    let (root, mount) = fields.next().zip(fields.next()).ok_or_else(missing)?;
-    let own = fs::read_to_string("/proc/self/cgroup")?;
-    let own = own.lines().find_map(|line| line.strip_prefix("0::")).ok_or_else(missing)?;
-    let own = Path::new(own).strip_prefix(root).map_err(|_| missing())?;
-    let number = CREATED.fetch_add(1, Ordering::Relaxed);
-    // Numbers of processes are unique in their namespace.
-    let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
-    let (parent, prefix) = (Path::new(mount).join(own), format!("netstage-{namespace}-"));
-    remove_abandoned(&parent, &prefix);
-    let folder = parent.join(format!("{prefix}{}-{number}", std::process::id()));
-    let described =
-        |error: io::Error| io::Error::new(error.kind(), format!("cgroup {}: {error}", folder.display()));
-    match fs::create_dir(&folder) {
-        // Left behind by a killed process of the same number.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        created => created.map_err(described)?,
-    }
-    fs::write(folder.join("cgroup.type"), "threaded").map_err(|error| {
-        let _ = fs::remove_dir(&folder);
-        described(error)
-    })?;
-    Ok(folder)
 }
