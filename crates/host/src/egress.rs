@@ -6,13 +6,14 @@
 
 use crate::bpf_error::BpfError;
 use crate::cgroup::Cgroup;
+use crate::netns::netlink::Netlink;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, LpmTrie, MapData};
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType};
 use aya::{Ebpf, Pod};
 use netstage_core::edge::IpPrefix;
 use netstage_core::quantity::BitRate;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,10 @@ const MAX_INTERFACES: usize = 16;
 /// The bucket holds the bytes of this part of a second, and at least as many as a few packets.
 const BUCKETS_PER_SECOND: u64 = 20;
 const MIN_BURST_BYTES: u64 = 16 << 10;
+/// MTU that every interface for IPv4 has (RFC 791).
+const MIN_IPV4_MTU: u32 = 68;
+/// Setting with the smallest path MTU that a message from the network can cause.
+const MIN_PATH_MTU: &str = "/proc/sys/net/ipv4/route/min_pmtu";
 /// Allowance without a budget.
 const UNLIMITED: u64 = u64::MAX;
 
@@ -48,13 +53,22 @@ pub struct EgressLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EgressDrops {
     /// Because of their interface.
-    pub interface: u64,
+    pub interface: DroppedPackets,
     /// Because of their destination.
-    pub destination: u64,
+    pub destination: DroppedPackets,
     /// Because of the rate.
-    pub rate: u64,
+    pub rate: DroppedPackets,
     /// Because the budget is spent.
-    pub budget: u64,
+    pub budget: DroppedPackets,
+}
+
+/// Packets dropped by one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DroppedPackets {
+    /// Of TCP, which adapts its rate.
+    pub tcp: u64,
+    /// Of all other protocols.
+    pub other: u64,
 }
 
 /// `struct limits`.
@@ -67,6 +81,8 @@ struct KernelLimits {
     has_destinations: u32,
     has_interfaces: u32,
     interfaces: [u32; MAX_INTERFACES],
+    min_mtu: u32,
+    unused: u32,
 }
 
 /// `struct bucket`.
@@ -117,11 +133,14 @@ impl EgressGroup {
     }
 
     /// Moves the calling thread into the group. Threads and programs that it starts later are members, too.
-    /// The permitted interfaces are looked up in the thread's namespace.
+    /// The permitted interfaces, and the smallest MTU, are looked up in the thread's namespace.
     pub fn enter(&self) -> io::Result<()> {
-        if let Some(names) = &self.limits.interfaces {
-            self.set_limits(|limits| limits.interfaces = indices(names)).map_err(io::Error::other)?;
-        }
+        let min_mtu = min_mtu()?;
+        let set = |limits: &mut KernelLimits| {
+            limits.min_mtu = min_mtu;
+            limits.interfaces = self.limits.interfaces.as_deref().map_or(limits.interfaces, indices);
+        };
+        self.set_limits(set).map_err(io::Error::other)?;
         self.cgroup.enter()
     }
 
@@ -143,8 +162,9 @@ impl EgressGroup {
         let kernel = self.kernel();
         let map = kernel.program.map("drops").expect("the BPF object contains it");
         let drops = Array::<&MapData, u64>::try_from(map).expect("the type matches");
-        let values: [u64; RULES] = std::array::from_fn(|index| drops.get(&(index as u32), 0).unwrap_or(0));
-        let [interface, destination, rate, budget] = values;
+        let count = |index: usize| drops.get(&(index as u32), 0).unwrap_or(0);
+        let [interface, destination, rate, budget] =
+            std::array::from_fn(|rule| DroppedPackets { tcp: count(RULES + rule), other: count(rule) });
         EgressDrops { interface, destination, rate, budget }
     }
 
@@ -177,6 +197,8 @@ fn write_limits(kernel: &mut Ebpf, limits: &EgressLimits) -> Result<KernelLimits
         has_destinations: limits.destinations.is_some().into(),
         has_interfaces: limits.interfaces.is_some().into(),
         interfaces: limits.interfaces.as_deref().map_or([0; MAX_INTERFACES], indices),
+        min_mtu: MIN_IPV4_MTU,
+        unused: 0,
     };
     set(kernel, "limits", in_kernel)?;
     set(kernel, "buckets", Bucket { tokens: burst as i64, ..Bucket::default() })?;
@@ -202,4 +224,14 @@ fn write_limits(kernel: &mut Ebpf, limits: &EgressLimits) -> Result<KernelLimits
 fn set<T: Pod>(kernel: &mut Ebpf, name: &str, value: T) -> Result<(), BpfError> {
     let map = kernel.map_mut(name).expect("the BPF object contains it");
     Ok(Array::<_, T>::try_from(map)?.set(0, value, 0)?)
+}
+
+/// Returns the smallest MTU with which the kernel may split packets of IPv4 in the thread's namespace. A route's own MTU,
+/// which only the operator of the host can set, is not included.
+fn min_mtu() -> io::Result<u32> {
+    // Older kernels show the setting in the first namespace only.
+    let path = fs::read_to_string(MIN_PATH_MTU).ok().and_then(|text| text.trim().parse().ok());
+    let links = Netlink::open_in_current_namespace()?.links()?;
+    let lowest = links.iter().map(|link| link.mtu).chain([path.unwrap_or(MIN_IPV4_MTU)]).min();
+    Ok(lowest.unwrap_or_default().max(MIN_IPV4_MTU))
 }

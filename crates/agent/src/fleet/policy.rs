@@ -25,7 +25,7 @@ use netstage_core::fleet::{
 use netstage_core::time::Duration;
 use netstage_host::bpf_error::BpfError;
 use netstage_host::capabilities::{self, Capability};
-use netstage_host::egress::{EgressDrops, EgressGroup, EgressLimits};
+use netstage_host::egress::{DroppedPackets, EgressDrops, EgressGroup, EgressLimits};
 use netstage_host::log::{Level, Log};
 use netstage_host::shared_key::ConnectionAddresses;
 use netstage_scenario::pe::{self, CircuitConfig, PeConfig, PeerTunnel};
@@ -287,9 +287,11 @@ impl PolicyGuard {
         let drops = egress.drops();
         let before = std::mem::replace(&mut *lock(&self.logged_drops), drops);
         if drops != before {
-            let (interface, destination) =
-                (drops.interface - before.interface, drops.destination - before.destination);
-            let (rate, budget) = (drops.rate - before.rate, drops.budget - before.budget);
+            let new =
+                |now: DroppedPackets, before: DroppedPackets| now.tcp + now.other - before.tcp - before.other;
+            let interface = new(drops.interface, before.interface);
+            let destination = new(drops.destination, before.destination);
+            let (rate, budget) = (new(drops.rate, before.rate), new(drops.budget, before.budget));
             let message = format!(
                 "packets of earlier runs dropped by the policy: {rate} by `rate`, {destination} by `destinations`, \
                  {interface} by `interfaces`, {budget} by `bytes_per_day`"
