@@ -258,7 +258,12 @@ impl<'a> TestSession<'a> {
                 ..TrialEntry::default()
             });
             match spoiled {
-                None => return Ok(result),
+                None => {
+                    let limits =
+                        outcome.limited_by_policy.iter().filter(|(name, _)| *name == self.test.probe.name);
+                    self.found.shortfalls.extend(limits.map(|(_, why)| format!("{subject}: {why}")));
+                    return Ok(result);
+                }
                 Some(spoiled) => why = spoiled,
             }
         }
@@ -281,7 +286,12 @@ impl<'a> TestSession<'a> {
             Some(stall) => format!("; {stall}"),
             None => format!(", {}", FaultTime::Within(outcome.interval * outcome.bins as u64)),
         };
-        let reason = describe(&fault) + &when;
+        let of_policy = outcome::dropped_by_policy(outcome, flow) > 0;
+        let policy = outcome.late_senders.iter().find(|(name, _)| of_policy && name == flow);
+        let reason = match policy {
+            Some((_, why)) => format!("{}; {why}", describe(&fault)),
+            None => describe(&fault) + &when,
+        };
         self.reasons.push((fault, reason.clone()));
         reason
     }
@@ -304,8 +314,11 @@ impl<'a> TestSession<'a> {
             let rest = flow.strip_prefix(&self.test.probe.name);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let others =
-            outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow)).map(|(_, reason)| reason);
+        // A reflector's counters cannot tell which packets the policy of the sender's host dropped.
+        let is_stamp = matches!(self.test.method, Method::Stamp { .. });
+        let is_unknown = |flow: &str| is_stamp && outcome::dropped_by_policy(outcome, flow) > 0;
+        let others = outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow) || is_unknown(flow));
+        let others = others.map(|(_, reason)| reason);
         outcome.failures.iter().chain(&outcome.void).chain(others).next().cloned()
     }
 
