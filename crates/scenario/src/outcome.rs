@@ -5,6 +5,7 @@ pub mod finding;
 use finding::{PacketFault, TestOutcome};
 use netstage_core::measure::Arrivals;
 use netstage_core::measure::trial::LinkLateness;
+use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -443,6 +444,8 @@ pub struct RunOutcome {
     /// Flows of streams whose sender had packets dropped by the policy of its host, each with the reason. Their rate is at
     /// most that of the policy.
     pub limited_by_policy: Vec<(String, String)>,
+    /// Flows with the maximum rate that the policy of their sender's host permits, at the IP layer.
+    pub sender_limits: Vec<(String, BitRate)>,
     /// Flows whose packets left after their timestamp, each with the maximum time in nanoseconds. It is an error of their
     /// delays.
     pub held: Vec<(String, u64)>,

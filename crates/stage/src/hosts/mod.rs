@@ -27,17 +27,18 @@ use nat::{KnownNats, PlacedAgents};
 use netstage_agent::controller::{
     AgentAddress, ClockComparison, CollectedReports, ControlledAgents, ControllerError,
 };
-use netstage_agent::fleet::StartupError;
 use netstage_agent::fleet::folder::FleetFolder;
 use netstage_agent::fleet::runs::FleetRuns;
+use netstage_agent::fleet::{AgentStatus, StartupError};
 use netstage_agent_api::results::{AgentReport, WatchedWindows};
 use netstage_agent_api::service::ServiceResult;
 use netstage_agent_api::task::{Assignment, EdgeTask, FlowSide, TaskTransport};
 use netstage_core::fleet::Receipt;
 use netstage_core::measure::{FaultTime, VoidReason};
+use netstage_core::quantity::BitRate;
 use netstage_emulator as emulator;
 use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
-use netstage_scenario::plan::{IpVersion, NodeKind, Plan};
+use netstage_scenario::plan::{FlowGroup, IpVersion, NodeKind, Plan};
 use placement::PlacementCause;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -104,6 +105,25 @@ pub fn run(
         agents.finish();
         result
     })
+    .and_then(|outcome| {
+        let sender_limits = sender_limits(plan, &fleet.agents().map_err(to_stopped)?, &placed);
+        Ok(RunOutcome { sender_limits, ..outcome })
+    })
+}
+
+/// Returns the flows whose sender's policy limits the rate, each with the limit.
+fn sender_limits(
+    plan: &Plan,
+    statuses: &[AgentStatus],
+    placed: &BTreeMap<usize, String>,
+) -> Vec<(String, BitRate)> {
+    let limit = |group: &FlowGroup| {
+        let agent = placed.get(&group.from)?;
+        let status = statuses.iter().find(|status| status.name == *agent)?;
+        let (_, value) = status.policy().find(|(rule, _)| *rule == "rate")?;
+        Some((group.name.clone(), value.parse().ok()?))
+    };
+    plan.flows.iter().filter_map(limit).collect()
 }
 
 /// Assigns agents to the nodes. Waits for agents that the previous run is releasing.

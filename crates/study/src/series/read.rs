@@ -193,8 +193,8 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
         tests: note.tests,
         warnings: note.warnings,
         late_senders: note.late_senders,
-        // The warnings contain them; only the trials of a test need the names of the flows.
-        limited_by_policy: Vec::new(),
+        limited_by_policy: note.limited_by_policy,
+        sender_limits: note.sender_limits,
         held: note.held,
         stalls: note.stalls,
         late_links: note.late_links,
