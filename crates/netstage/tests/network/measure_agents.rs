@@ -112,6 +112,10 @@ fn latency_under_load_is_that_of_the_full_queue() {
         let throughput = 4.0 * expectation(&record, &format!("{direction}-throughput"));
         // Acknowledgments of the other direction and probes take a part.
         assert!((0.8 * RATE..RATE).contains(&throughput), "{direction}: {throughput}");
+        // The means of the whole run leave out the time without load.
+        let group = |class: &str| mean(&record, "flow.throughput", &format!("{direction}-{class}"));
+        let throughput: f64 = ["be", "bk", "cs5", "ef"].into_iter().map(group).sum();
+        assert!((0.8 * RATE..RATE).contains(&throughput), "{direction}: {throughput}");
         let idle = expectation(&record, &format!("{direction}-delay-idle"));
         assert!(idle < 0.1 * full_queue, "{direction}: {idle}");
         let loaded = expectation(&record, &format!("{direction}-delay-loaded"));
