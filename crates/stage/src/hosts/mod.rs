@@ -504,17 +504,21 @@ fn address(
 ) -> Result<IpAddr, RunFailure> {
     let (name, agent) = (&plan.nodes[node].name, &placed[&node]);
     let has_version = |address: &IpAddr| address.is_ipv4() == (family == IpVersion::V4);
-    let version = if family == IpVersion::V4 { "IPv4" } else { "IPv6" };
+    let (version, other) = if family == IpVersion::V4 { ("IPv4", "v6") } else { ("IPv6", "v4") };
     match plan.nodes[node].placement.as_ref().and_then(|place| place.address) {
         Some(configured) if has_version(&configured) => Ok(configured),
         Some(configured) => Err(RunFailure::Unsupported(format!(
             "node.{name}: the address in [place] is {configured}, but the flows use {version}; configure an {version} \
-             address, or the other `family` for the flows"
+             address, or set `ip = \"{other}\"` for the flows and tests"
         ))),
         None => agents.addresses(agent).iter().copied().find(has_version).ok_or_else(|| {
+            let remedy = match agents.addresses(agent).iter().any(|address| !address.is_loopback()) {
+                true => format!("set `ip = \"{other}\"` for the flows and tests, or add "),
+                false => "add ".into(),
+            };
             RunFailure::Failed(format!(
-                "node.{name}: agent {agent} reports no {version} address; add {name} = {{ agent = \"{agent}\", address = \"…\" }} \
-                 to [place]"
+                "node.{name}: agent {agent} reports no {version} address; {remedy}{name} = {{ agent = \"{agent}\", \
+                 address = \"…\" }} to [place]"
             ))
         }),
     }

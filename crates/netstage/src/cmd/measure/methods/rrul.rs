@@ -56,6 +56,9 @@ impl Rrul {
              \n[defaults.tcp]\nwindow = \"{} B\"\nalgorithm = \"cubic\"\n",
             self.window
         );
+        if path.is_ipv6 {
+            text += "\n[defaults.flow]\nip = \"v6\"\n";
+        }
         for (direction, from, to) in [("download", far, near), ("upload", near, far)] {
             for (class, dscp) in CLASSES {
                 let _ = write!(
