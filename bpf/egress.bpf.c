@@ -32,6 +32,9 @@ struct limits {
 	u32 has_destinations;
 	u32 has_interfaces;
 	u32 interfaces[MOST_INTERFACES];
+	/* Smallest MTU with which the kernel may split an IPv4 packet into fragments. */
+	u32 min_mtu;
+	u32 unused;
 };
 
 #define UNLIMITED (~0ULL)
@@ -82,12 +85,12 @@ struct {
 	TYPE(value, struct destination);
 } recent SECTION(".maps");
 
-/* Packets dropped by each rule. */
+/* Packets dropped by each rule: those of TCP, which adapts its rate, after the others. */
 enum rule { BY_INTERFACE, BY_DESTINATION, BY_RATE, BY_BUDGET, RULES };
 
 struct {
 	NUMBER(type, MAP_ARRAY);
-	NUMBER(max_entries, RULES);
+	NUMBER(max_entries, 2 * RULES);
 	TYPE(key, u32);
 	TYPE(value, u64);
 } drops SECTION(".maps");
@@ -107,16 +110,18 @@ enum verdict { REFUSED, PASSED, CONGESTED };
 #define LOOPBACK 1
 #define IPV4_HEADER 20
 #define IPV6_HEADER 40
-/* Beyond the first, a packet may be sent as fragments of at least the second, each with a header of its own. */
-#define LARGEST_UNFRAGMENTED 1500
-#define MIN_FRAGMENT 1200
+#define IPV6_FRAGMENT_HEADER 8
+#define MIN_IPV6_MTU 1280
+/* In the flags of IPv4. The kernel sets it on each packet within the path MTU, and on none that it splits. */
+#define DO_NOT_FRAGMENT 0x40
 #define NANOSECONDS 1000000000ULL
 /* Time after which a bucket of any rate is full; bounds the product of rate and time. */
 #define LONGEST_NS (10 * NANOSECONDS)
 
-INLINE enum verdict drop(u32 rule)
+INLINE enum verdict drop(u32 rule, u32 protocol)
 {
-	u64 *count = map_lookup(&drops, &rule);
+	u32 index = protocol == TCP ? RULES + rule : rule;
+	u64 *count = map_lookup(&drops, &index);
 
 	if (count)
 		__sync_fetch_and_add(count, 1);
@@ -167,6 +172,17 @@ INLINE enum rule take(struct bucket *bucket, struct limits *limit, u64 length)
 	return rule;
 }
 
+/* Returns the bytes of the headers that fragments add to a packet. The path MTU is not known here: a message from the
+ * network may have lowered it to the smallest one. */
+INLINE u64 fragment_headers(u64 length, u32 header, u32 fragment_header, u32 mtu)
+{
+	u64 room = mtu > header + fragment_header + 8 ? (mtu - header - fragment_header) & ~7ULL : 8;
+
+	if (length <= mtu || length <= header)
+		return 0;
+	return (length - header + room - 1) / room * (header + fragment_header) - header;
+}
+
 SECTION("cgroup_skb/egress") int limit_egress(struct packet *packet)
 {
 	struct destination to = { .length = 160 };
@@ -174,7 +190,7 @@ SECTION("cgroup_skb/egress") int limit_egress(struct packet *packet)
 	u8 *bytes = (u8 *)(long)packet->data, *end = (u8 *)(long)packet->data_end;
 	struct limits *limit = map_lookup(&limits, &zero);
 	struct bucket *bucket = map_lookup(&buckets, &zero);
-	u64 length = packet->length;
+	u64 length = packet->length, fragments = 0;
 	enum rule rule;
 	u8 tcp[2];
 
@@ -183,29 +199,34 @@ SECTION("cgroup_skb/egress") int limit_egress(struct packet *packet)
 	/* It does not leave the host. */
 	if (packet->interface == LOOPBACK)
 		return PASSED;
-	if (limit->has_interfaces) {
-		for (int index = 0; index < MOST_INTERFACES; index++)
-			is_listed |= limit->interfaces[index] == packet->interface;
-		if (!is_listed)
-			return drop(BY_INTERFACE);
-	}
 	if (bytes + IPV4_HEADER > end)
-		return drop(BY_DESTINATION);
+		return drop(BY_DESTINATION, 0);
 	to.family = bytes[0] >> 4;
 	if (to.family == 4) {
 		to.address[0] = *(u32 *)(bytes + 16);
 		protocol = bytes[9];
 		offset = (bytes[0] & 15) * 4;
+		if (!(bytes[6] & DO_NOT_FRAGMENT))
+			fragments = fragment_headers(length, offset, 0, limit->min_mtu);
 	} else {
 		if (bytes + IPV6_HEADER > end)
-			return drop(BY_DESTINATION);
+			return drop(BY_DESTINATION, 0);
 		to.address[0] = *(u64 *)(bytes + 24);
 		to.address[1] = *(u64 *)(bytes + 32);
 		protocol = bytes[6];
 		offset = IPV6_HEADER;
+		/* TCP never has the host split its packets of IPv6. */
+		if (protocol != TCP)
+			fragments = fragment_headers(length, offset, IPV6_FRAGMENT_HEADER, MIN_IPV6_MTU);
+	}
+	if (limit->has_interfaces) {
+		for (int index = 0; index < MOST_INTERFACES; index++)
+			is_listed |= limit->interfaces[index] == packet->interface;
+		if (!is_listed)
+			return drop(BY_INTERFACE, protocol);
 	}
 	if (limit->has_destinations && !is_permitted(&to))
-		return drop(BY_DESTINATION);
+		return drop(BY_DESTINATION, protocol);
 	headers = offset;
 	if (protocol == UDP) {
 		headers += 8;
@@ -220,10 +241,10 @@ SECTION("cgroup_skb/egress") int limit_egress(struct packet *packet)
 	/* The bytes of the packets into which the interface splits this one. */
 	if (packet->segments > 1)
 		length += (u64)(packet->segments - 1) * headers;
-	else if (length > LARGEST_UNFRAGMENTED)
-		length += length / MIN_FRAGMENT * IPV6_HEADER;
+	else
+		length += fragments;
 	rule = take(bucket, limit, length);
-	return rule == RULES ? PASSED : drop(rule);
+	return rule == RULES ? PASSED : drop(rule, protocol);
 }
 
 char LICENSE[] SECTION("license") = "Dual BSD/GPL";

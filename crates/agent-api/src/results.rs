@@ -30,6 +30,9 @@ pub struct AgentReport {
     /// Services of which it is the client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceResult>,
+    /// Packets of the run that the policy of the agent dropped, by rule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policy_drops: Vec<PolicyDrops>,
     /// Warnings that limit the validity of the figures.
     pub warnings: Vec<String>,
     /// Reasons why the measurement is invalid: the agent itself fell short.
@@ -37,6 +40,33 @@ pub struct AgentReport {
     /// Set if the run was stopped early, so that the results cover only its beginning.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
+}
+
+/// Packets that one rule of an agent's policy dropped, as they left the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyDrops {
+    /// Name of the rule.
+    pub rule: String,
+    /// Value of the rule; empty for a list.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    /// Packets of TCP, which adapts its rate.
+    pub tcp: u64,
+    /// Packets of all other protocols.
+    pub other: u64,
+}
+
+impl PolicyDrops {
+    /// Returns the drops since earlier ones, which have the same rules.
+    pub fn since(now: Vec<PolicyDrops>, earlier: &[PolicyDrops]) -> Vec<PolicyDrops> {
+        let pairs = now.into_iter().zip(earlier);
+        let new = pairs.map(|(now, earlier)| PolicyDrops {
+            tcp: now.tcp.saturating_sub(earlier.tcp),
+            other: now.other.saturating_sub(earlier.other),
+            ..now
+        });
+        new.filter(|drops| drops.tcp > 0 || drops.other > 0).collect()
+    }
 }
 
 /// VPN flow at the provider edge router where it enters the network.

@@ -3,6 +3,7 @@
 use netstage_agent_api::path::{FoundPath, PathAddresses, PathSearch};
 use netstage_agent_api::protocol::generated::{Consent, NatMapping};
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::results::PolicyDrops;
 use netstage_agent_api::task::Assignment;
 use netstage_host::shared_key::ConnectionAddresses;
 use std::net::IpAddr;
@@ -45,6 +46,11 @@ pub trait RunGuard: Send + Sync {
 
     /// Notes that an admitted run could not be prepared.
     fn could_not_prepare(&self, _run: u64, _refusal: &OrderRefusal) {}
+
+    /// Returns the packets that each rule of the policy has dropped since the start of the agent.
+    fn drops(&self) -> Vec<PolicyDrops> {
+        Vec::new()
+    }
 
     /// Returns signed consent to the flows that the assignment has the agent receive.
     fn agree(self: Arc<Self>, _run: u64, _assignment: &Assignment) -> Result<Vec<Consent>, OrderRefusal> {

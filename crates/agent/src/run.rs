@@ -2,10 +2,11 @@
 //! Resources opened for the run are closed by the same thread.
 
 use super::clocks::ClockResponder;
+use super::guard::RunGuard;
 use super::spool::Journal;
 use super::work::{RunningTotals, Worker};
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
-use netstage_agent_api::results::AgentReport;
+use netstage_agent_api::results::{AgentReport, PolicyDrops};
 use netstage_agent_api::task::Assignment;
 use netstage_core::fleet::COMMITTED;
 use netstage_core::measure::{FaultTime, VoidReason};
@@ -65,6 +66,7 @@ pub struct RunInput {
 /// done once a start time is known. `begin` confirms a start time.
 pub fn run(
     worker: &dyn Worker,
+    guard: Option<&dyn RunGuard>,
     orders: RunInput,
     prepared: impl FnOnce(Result<Vec<(u32, u16)>, OrderRefusal>) -> bool,
     journal: impl Fn(&Assignment) -> Option<Journal>,
@@ -89,6 +91,8 @@ pub fn run(
     if !prepared(Ok(work.receiving_ports())) {
         return None;
     }
+    let drops = || guard.map(RunGuard::drops).unwrap_or_default();
+    let before = drops();
     let begun = Cell::new(false);
     let mut wait = || {
         let first = start.recv().ok()?;
@@ -102,9 +106,12 @@ pub fn run(
         epoch
     };
     let report = catch_unwind(AssertUnwindSafe(|| work.run_when(&mut wait, &stop, &totals)));
-    if let Ok(Some(report)) = &report {
-        totals.finish(report);
-    }
+    let report = report.map(|report| {
+        report.map(|report| {
+            totals.finish(&report);
+            AgentReport { policy_drops: PolicyDrops::since(drops(), &before), ..report }
+        })
+    });
     report.unwrap_or_else(|panic| {
         if !begun.get() {
             wait()?;

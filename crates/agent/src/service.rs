@@ -203,7 +203,7 @@ impl AgentShared {
             started.set(Some(epoch));
             self.state().session.begin(epoch.0)
         };
-        let report = run::run(self.worker.as_ref(), orders, prepared, journal, begin);
+        let report = run::run(self.worker.as_ref(), self.guard.as_deref(), orders, prepared, journal, begin);
         let Some(mut report) = report else { return };
         // The worker cannot know why it was stopped.
         let fault = match *self.end.borrow() {

@@ -2,6 +2,7 @@
 
 use crate::time::Duration;
 use core::fmt;
+use core::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// A rate in bits per second. Each use states the layer at which the bits are counted.
@@ -17,6 +18,19 @@ impl fmt::Display for BitRate {
             Some((unit, name)) => write!(f, "{} {name}", self.0 as f64 / unit as f64),
             None => write!(f, "{} bit/s", self.0),
         }
+    }
+}
+
+/// Parses what `Display` formats.
+impl FromStr for BitRate {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<BitRate, ()> {
+        let (value, unit) = text.split_once(' ').ok_or(())?;
+        let units = [("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3), ("bit/s", 1.0)];
+        let (_, factor) = units.into_iter().find(|(name, _)| *name == unit).ok_or(())?;
+        let value: f64 = value.parse().map_err(|_| ())?;
+        Ok(BitRate(libm::round(value * factor) as u64))
     }
 }
 
@@ -55,6 +69,22 @@ impl Capacity {
         match self {
             Capacity::Packets(limit) => packets < limit as usize,
             Capacity::Bytes(limit) => bytes + u64::from(size) <= limit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString as _;
+
+    #[test]
+    fn a_formatted_rate_is_parsed() {
+        for rate in [0, 1, 999, 1_000, 2_500_000, 50_000_000, 123_456_789, 400_000_000_000] {
+            assert_eq!(BitRate(rate).to_string().parse(), Ok(BitRate(rate)));
+        }
+        for text in ["", "unlimited", "5", "5 bit", "x Mbit/s"] {
+            assert_eq!(text.parse::<BitRate>(), Err(()), "{text}");
         }
     }
 }

@@ -15,6 +15,8 @@ pub enum BpfError {
     Program(ProgramError),
     /// The program's maps cannot be mapped.
     Maps(io::Error),
+    /// The cgroup to which the program applies cannot be created.
+    Cgroup(io::Error),
 }
 
 impl fmt::Display for BpfError {
@@ -28,6 +30,7 @@ impl fmt::Display for BpfError {
             }
             BpfError::Program(error) => write!(f, "the BPF program cannot be run: {error}"),
             BpfError::Maps(error) => write!(f, "the maps of the BPF program cannot be read: {error}"),
+            BpfError::Cgroup(error) => write!(f, "the cgroup of limited threads cannot be created: {error}"),
         }
     }
 }
@@ -37,7 +40,7 @@ impl std::error::Error for BpfError {
         match self {
             BpfError::Load(error) => Some(error),
             BpfError::Program(error) => Some(error),
-            BpfError::Maps(error) => Some(error),
+            BpfError::Maps(error) | BpfError::Cgroup(error) => Some(error),
         }
     }
 }

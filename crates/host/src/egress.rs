@@ -2,11 +2,11 @@
 //! and a budget. The kernel applies them to each packet of every socket that the threads and the programs they start
 //! open, whatever the transport (bpf/egress.bpf.c). Packet sockets are not included.
 //!
-//! The threads are those of a threaded cgroup (version 2) below the process's own, so that other threads of the same
-//! process are not limited. The cgroup is removed on drop; a killed process leaves an empty one, which the next
-//! process removes.
+//! The threads are those of a threaded cgroup, so that other threads of the same process are not limited.
 
 use crate::bpf_error::BpfError;
+use crate::cgroup::Cgroup;
+use crate::netns::netlink::Netlink;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, LpmTrie, MapData};
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType};
@@ -16,9 +16,6 @@ use netstage_core::quantity::BitRate;
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/egress.bpf.o");
@@ -32,6 +29,10 @@ const MAX_INTERFACES: usize = 16;
 /// The bucket holds the bytes of this part of a second, and at least as many as a few packets.
 const BUCKETS_PER_SECOND: u64 = 20;
 const MIN_BURST_BYTES: u64 = 16 << 10;
+/// MTU that every interface for IPv4 has (RFC 791).
+const MIN_IPV4_MTU: u32 = 68;
+/// Setting with the smallest path MTU that a message from the network can cause.
+const MIN_PATH_MTU: &str = "/proc/sys/net/ipv4/route/min_pmtu";
 /// Allowance without a budget.
 const UNLIMITED: u64 = u64::MAX;
 
@@ -52,13 +53,22 @@ pub struct EgressLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EgressDrops {
     /// Because of their interface.
-    pub interface: u64,
+    pub interface: DroppedPackets,
     /// Because of their destination.
-    pub destination: u64,
+    pub destination: DroppedPackets,
     /// Because of the rate.
-    pub rate: u64,
+    pub rate: DroppedPackets,
     /// Because the budget is spent.
-    pub budget: u64,
+    pub budget: DroppedPackets,
+}
+
+/// Packets dropped by one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DroppedPackets {
+    /// Of TCP, which adapts its rate.
+    pub tcp: u64,
+    /// Of all other protocols.
+    pub other: u64,
 }
 
 /// `struct limits`.
@@ -71,6 +81,8 @@ struct KernelLimits {
     has_destinations: u32,
     has_interfaces: u32,
     interfaces: [u32; MAX_INTERFACES],
+    min_mtu: u32,
+    unused: u32,
 }
 
 /// `struct bucket`.
@@ -94,7 +106,7 @@ unsafe impl Pod for Bucket {}
 /// Cgroup whose threads are limited.
 #[derive(Debug)]
 pub struct EgressGroup {
-    folder: PathBuf,
+    cgroup: Cgroup,
     limits: EgressLimits,
     kernel: Mutex<Kernel>,
 }
@@ -108,31 +120,28 @@ struct Kernel {
 impl EgressGroup {
     /// Creates a group without threads. Needs root, and a writable hierarchy of cgroups of version 2.
     pub fn create(limits: EgressLimits) -> Result<EgressGroup, BpfError> {
-        let folder = create_cgroup().map_err(BpfError::Maps)?;
-        EgressGroup::attach(limits, &folder).inspect_err(|_| {
-            let _ = fs::remove_dir(&folder);
-        })
-    }
-
-    fn attach(limits: EgressLimits, folder: &Path) -> Result<EgressGroup, BpfError> {
+        let cgroup = Cgroup::create().map_err(BpfError::Cgroup)?;
         let mut loaded = Ebpf::load(OBJECT)?;
         let kernel_limits = write_limits(&mut loaded, &limits)?;
         let program = loaded.program_mut("limit_egress").expect("the BPF object contains it");
         let program: &mut CgroupSkb = program.try_into().expect("the type matches");
         program.load()?;
-        let group = File::open(folder).map_err(BpfError::Maps)?;
+        let group = File::open(cgroup.folder()).map_err(BpfError::Cgroup)?;
         program.attach(group, CgroupSkbAttachType::Egress, CgroupAttachMode::Single)?;
         let kernel = Kernel { program: loaded, limits: kernel_limits };
-        Ok(EgressGroup { folder: folder.to_owned(), limits, kernel: Mutex::new(kernel) })
+        Ok(EgressGroup { cgroup, limits, kernel: Mutex::new(kernel) })
     }
 
     /// Moves the calling thread into the group. Threads and programs that it starts later are members, too.
-    /// The permitted interfaces are looked up in the thread's namespace.
+    /// The permitted interfaces, and the smallest MTU, are looked up in the thread's namespace.
     pub fn enter(&self) -> io::Result<()> {
-        if let Some(names) = &self.limits.interfaces {
-            self.set_limits(|limits| limits.interfaces = indices(names)).map_err(io::Error::other)?;
-        }
-        fs::write(self.folder.join("cgroup.threads"), "0")
+        let min_mtu = min_mtu()?;
+        let set = |limits: &mut KernelLimits| {
+            limits.min_mtu = min_mtu;
+            limits.interfaces = self.limits.interfaces.as_deref().map_or(limits.interfaces, indices);
+        };
+        self.set_limits(set).map_err(io::Error::other)?;
+        self.cgroup.enter()
     }
 
     /// Allows that [`sent`](EgressGroup::sent) rises to a number of bytes, where the limits have a budget.
@@ -153,8 +162,9 @@ impl EgressGroup {
         let kernel = self.kernel();
         let map = kernel.program.map("drops").expect("the BPF object contains it");
         let drops = Array::<&MapData, u64>::try_from(map).expect("the type matches");
-        let values: [u64; RULES] = std::array::from_fn(|index| drops.get(&(index as u32), 0).unwrap_or(0));
-        let [interface, destination, rate, budget] = values;
+        let count = |index: usize| drops.get(&(index as u32), 0).unwrap_or(0);
+        let [interface, destination, rate, budget] =
+            std::array::from_fn(|rule| DroppedPackets { tcp: count(RULES + rule), other: count(rule) });
         EgressDrops { interface, destination, rate, budget }
     }
 
@@ -167,13 +177,6 @@ impl EgressGroup {
 
     fn kernel(&self) -> MutexGuard<'_, Kernel> {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for EgressGroup {
-    fn drop(&mut self) {
-        // It fails while threads are left, and is then left empty when the process ends.
-        let _ = fs::remove_dir(&self.folder);
     }
 }
 
@@ -194,6 +197,8 @@ fn write_limits(kernel: &mut Ebpf, limits: &EgressLimits) -> Result<KernelLimits
         has_destinations: limits.destinations.is_some().into(),
         has_interfaces: limits.interfaces.is_some().into(),
         interfaces: limits.interfaces.as_deref().map_or([0; MAX_INTERFACES], indices),
+        min_mtu: MIN_IPV4_MTU,
+        unused: 0,
     };
     set(kernel, "limits", in_kernel)?;
     set(kernel, "buckets", Bucket { tokens: burst as i64, ..Bucket::default() })?;
@@ -221,47 +226,12 @@ fn set<T: Pod>(kernel: &mut Ebpf, name: &str, value: T) -> Result<(), BpfError> 
     Ok(Array::<_, T>::try_from(map)?.set(0, value, 0)?)
 }
 
-/// Removes the cgroups of processes that have ended.
-fn remove_abandoned(parent: &Path, prefix: &str) {
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('-').next());
-        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
-            // It fails if a program of the process is still ending.
-            let _ = fs::remove_dir(entry.path());
-        }
-    }
-}
-
-/// Creates a threaded cgroup below that of this process.
-fn create_cgroup() -> io::Result<PathBuf> {
-    static CREATED: AtomicU32 = AtomicU32::new(0);
-    let missing =
-        || io::Error::new(io::ErrorKind::NotFound, "no hierarchy of cgroups of version 2 is mounted");
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    // Fields: number, parent, device, root, mount point, …, "-", type.
-    let mounted = mounts.lines().find(|line| line.contains(" - cgroup2 ")).ok_or_else(missing)?;
-    let mut fields = mounted.split(' ').skip(3);
-    let (root, mount) = fields.next().zip(fields.next()).ok_or_else(missing)?;
-    let own = fs::read_to_string("/proc/self/cgroup")?;
-    let own = own.lines().find_map(|line| line.strip_prefix("0::")).ok_or_else(missing)?;
-    let own = Path::new(own).strip_prefix(root).map_err(|_| missing())?;
-    let number = CREATED.fetch_add(1, Ordering::Relaxed);
-    // Numbers of processes are unique in their namespace.
-    let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
-    let (parent, prefix) = (Path::new(mount).join(own), format!("netstage-{namespace}-"));
-    remove_abandoned(&parent, &prefix);
-    let folder = parent.join(format!("{prefix}{}-{number}", std::process::id()));
-    let described =
-        |error: io::Error| io::Error::new(error.kind(), format!("cgroup {}: {error}", folder.display()));
-    match fs::create_dir(&folder) {
-        // Left behind by a killed process of the same number.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        created => created.map_err(described)?,
-    }
-    fs::write(folder.join("cgroup.type"), "threaded").map_err(|error| {
-        let _ = fs::remove_dir(&folder);
-        described(error)
-    })?;
-    Ok(folder)
+/// Returns the smallest MTU with which the kernel may split packets of IPv4 in the thread's namespace. A route's own MTU,
+/// which only the operator of the host can set, is not included.
+fn min_mtu() -> io::Result<u32> {
+    // Older kernels show the setting in the first namespace only.
+    let path = fs::read_to_string(MIN_PATH_MTU).ok().and_then(|text| text.trim().parse().ok());
+    let links = Netlink::open_in_current_namespace()?.links()?;
+    let lowest = links.iter().map(|link| link.mtu).chain([path.unwrap_or(MIN_IPV4_MTU)]).min();
+    Ok(lowest.unwrap_or_default().max(MIN_IPV4_MTU))
 }

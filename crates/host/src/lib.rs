@@ -39,3 +39,5 @@ pub mod signals;
 pub mod socket;
 pub mod startup_error;
 pub mod wait;
+
+mod cgroup;

@@ -5,6 +5,7 @@ pub mod finding;
 use finding::{PacketFault, TestOutcome};
 use netstage_core::measure::Arrivals;
 use netstage_core::measure::trial::LinkLateness;
+use netstage_core::quantity::BitRate;
 use netstage_core::time::{Duration, Instant};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -394,6 +395,10 @@ pub struct Distribution {
     pub buckets: Vec<(u64, u64)>,
 }
 
+/// Quantity of the packets of a flow that the policy of the sender's host let pass. Those that it dropped may belong to any
+/// flow of the host, so that the achieved value is a lower bound.
+pub const POLICY_LOAD: &str = "packets within the policy";
+
 /// Requested and achieved value of a quantity that the tool itself controls, by which to judge a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AchievedLoad {
@@ -436,6 +441,11 @@ pub struct RunOutcome {
     /// Flows whose sender fell short of its schedule, each with the reason. The run is void, unless the flow is the probe
     /// of a trial, which is judged by what it sent.
     pub late_senders: Vec<(String, String)>,
+    /// Flows of streams whose sender had packets dropped by the policy of its host, each with the reason. Their rate is at
+    /// most that of the policy.
+    pub limited_by_policy: Vec<(String, String)>,
+    /// Flows with the maximum rate that the policy of their sender's host permits, at the IP layer.
+    pub sender_limits: Vec<(String, BitRate)>,
     /// Flows whose packets left after their timestamp, each with the maximum time in nanoseconds. It is an error of their
     /// delays.
     pub held: Vec<(String, u64)>,

@@ -31,6 +31,7 @@ mod path;
 pub mod policy;
 mod private;
 pub mod runs;
+mod sending;
 pub mod status;
 pub mod stun;
 mod tls;

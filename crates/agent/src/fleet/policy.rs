@@ -8,12 +8,14 @@ use super::interfaces::{OutgoingInterfaces, all_addresses, interfaces};
 use super::known_controller::KnownController;
 use super::metrics::{AgentCounts, count};
 use super::path::{PathSession, SearchPace};
+use super::sending;
 use super::stun::{self, ProbedAddress};
 use crate::services;
 use crate::{FIRST_PORT, RunGuard};
 use netstage_agent_api::path::{FoundPath, NatMapping, PathAddresses, PathSearch};
 use netstage_agent_api::protocol::generated::{self as wire, Consent};
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
+use netstage_agent_api::results::PolicyDrops;
 use netstage_agent_api::service::ServiceRole;
 use netstage_agent_api::task::{
     Assignment, ClockTask, EdgeTask, FlowSide, FlowTask, MAX_CLOCK_PEERS, TaskTransport,
@@ -25,7 +27,7 @@ use netstage_core::fleet::{
 use netstage_core::time::Duration;
 use netstage_host::bpf_error::BpfError;
 use netstage_host::capabilities::{self, Capability};
-use netstage_host::egress::{EgressDrops, EgressGroup, EgressLimits};
+use netstage_host::egress::{EgressGroup, EgressLimits};
 use netstage_host::log::{Level, Log};
 use netstage_host::shared_key::ConnectionAddresses;
 use netstage_scenario::pe::{self, CircuitConfig, PeConfig, PeerTunnel};
@@ -58,7 +60,7 @@ pub struct PolicyGuard {
     /// Group of the threads of runs, until the end of the agent.
     egress: Mutex<Option<Arc<EgressGroup>>>,
     /// Drops that have been logged.
-    logged_drops: Mutex<EgressDrops>,
+    logged_drops: Mutex<Vec<PolicyDrops>>,
     /// Grants the budget of the day to the kernel.
     budget: Mutex<Option<BudgetKeeper>>,
     /// Counters of accepted and refused requests, and of connections.
@@ -258,10 +260,7 @@ impl PolicyGuard {
         let trusted = self.known.trusted();
         let covers = |consent: &Consent| consent::covers(consent, &trusted, &terms);
         FlowRole::Send {
-            rate: flow.traffic.pattern().and_then(|pattern| match self.is_enforced {
-                true => pattern.mean_rate(),
-                false => pattern.peak_rate(),
-            }),
+            rate: sending::rate(flow, self.is_enforced),
             has_consent: !one_ended && consents.iter().any(covers),
             one_ended,
             spins: flow.spins(),
@@ -283,18 +282,17 @@ impl PolicyGuard {
     }
 
     /// Logs the packets that the kernel has dropped since the last call.
-    fn log_drops(&self, egress: &EgressGroup) {
-        let drops = egress.drops();
-        let before = std::mem::replace(&mut *lock(&self.logged_drops), drops);
-        if drops != before {
-            let (interface, destination) =
-                (drops.interface - before.interface, drops.destination - before.destination);
-            let (rate, budget) = (drops.rate - before.rate, drops.budget - before.budget);
-            let message = format!(
-                "packets of earlier runs dropped by the policy: {rate} by `rate`, {destination} by `destinations`, \
-                 {interface} by `interfaces`, {budget} by `bytes_per_day`"
-            );
-            (self.log)(Level::Alarm, &message);
+    fn log_drops(&self) {
+        let drops = self.drops();
+        let before = std::mem::replace(&mut *lock(&self.logged_drops), drops.clone());
+        // There are none before the first call.
+        let new = if before.is_empty() { drops } else { PolicyDrops::since(drops, &before) };
+        let counts =
+            new.iter().map(|drops| (drops.tcp + drops.other, &drops.rule)).filter(|(count, _)| *count > 0);
+        let counts: Vec<String> = counts.map(|(count, rule)| format!("{count} by `{rule}`")).collect();
+        if !counts.is_empty() {
+            let counts = counts.join(", ");
+            (self.log)(Level::Alarm, &format!("packets of earlier runs dropped by the policy: {counts}"));
         }
     }
 
@@ -398,11 +396,16 @@ impl RunGuard for PolicyGuard {
         let Some(egress) = lock(&self.egress).clone() else {
             return Err(OrderRefusal::new(OrderRefusalKind::System, "the agent is about to end"));
         };
-        self.log_drops(&egress);
+        self.log_drops();
         egress.enter().map_err(|error| {
             let reason = format!("the kernel cannot enforce the policy: {error}");
             OrderRefusal::new(OrderRefusalKind::System, reason)
         })
+    }
+
+    fn drops(&self) -> Vec<PolicyDrops> {
+        let egress = lock(&self.egress).clone();
+        egress.map(|egress| sending::drops(&self.policy, egress.drops())).unwrap_or_default()
     }
 
     fn could_not_prepare(&self, run: u64, refusal: &OrderRefusal) {

@@ -47,6 +47,9 @@ pub const DEFAULT_MEMORY: u64 = 2 << 30;
 /// without a lease ends after this time, too.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(2);
 
+/// Maximum share by which the rate of a request exceeds its intended rate. Gaps and payload rates are rounded.
+const RATE_ERROR: f64 = 1e-4;
+
 /// A request to an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunRequest<'a> {
@@ -124,8 +127,8 @@ pub enum FlowRole {
     Receive,
     /// The agent sends.
     Send {
-        /// Rate in bits per second: the mean if the kernel enforces the limit, the peak otherwise; `None` to
-        /// send as fast as possible.
+        /// Rate in bits per second, with the headers of IP and transport: the mean if the kernel enforces the limit,
+        /// the peak otherwise; `None` to send as fast as possible.
         rate: Option<f64>,
         /// Whether the receiver has given its consent.
         has_consent: bool,
@@ -188,9 +191,10 @@ impl Policy {
             self.service(service, request.is_enforced)
                 .map_err(|refusal| (Some(format!("service {}", service.name)), refusal))?;
         }
-        if let Some(rate) = self.rate.filter(|rate| sent > rate.as_f64()) {
+        if let Some(rate) = self.rate.filter(|rate| sent > rate.as_f64() * (1.0 + RATE_ERROR)) {
             let reason = format!(
-                "the flows send {} in total; this agent's policy allows {rate} of payload",
+                "the flows send {} in total with their IP and transport headers; this agent's policy allows {rate} with \
+                 these headers",
                 BitRate(sent as u64)
             );
             return refuse_run(reason, "reduce the rates, or raise `rate` in the policy");

@@ -84,6 +84,12 @@ impl FrameSize {
         FrameSize { payload, ip, link: ip, line: ip }
     }
 
+    /// Returns the sizes with a header of IPv6 instead of IPv4. It takes a part of the payload.
+    pub const fn over_ipv6(self) -> FrameSize {
+        let more = netstage_wire::IPV6_HEADER - netstage_wire::IPV4_HEADER;
+        FrameSize { payload: self.payload.saturating_sub(more), ..self }
+    }
+
     /// Returns the bytes at a layer.
     pub const fn bytes(self, layer: CountedLayer) -> u32 {
         match layer {
@@ -520,6 +526,8 @@ mod tests {
         assert_eq!(frames(1518, 10_000_000) as u64, 812);
         assert_eq!(frames(64, 100_000_000) as u64, 148_809);
         assert_eq!(FrameSize::ethernet_udp(64).payload, 18);
+        let frame = FrameSize::ethernet_udp(84).over_ipv6();
+        assert_eq!((frame.payload, frame.ip, frame.link), (18, 66, 84));
     }
 
     #[test]

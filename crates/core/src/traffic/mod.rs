@@ -263,6 +263,22 @@ impl Pattern {
         }
     }
 
+    /// Returns the mean payload of a packet in bytes; `None` for a bulk transfer or an empty trace.
+    pub fn mean_packet(&self) -> Option<f64> {
+        match self {
+            Pattern::Bulk { .. } => None,
+            Pattern::Cbr { packet, .. }
+            | Pattern::Poisson { packet, .. }
+            | Pattern::OnOff { packet, .. }
+            | Pattern::Pareto { packet, .. }
+            | Pattern::Mmpp { packet, .. } => Some(f64::from(*packet)),
+            Pattern::Trace { packets, .. } => {
+                let bytes: f64 = packets.iter().map(|&(_, bytes)| f64::from(bytes)).sum();
+                (!packets.is_empty()).then(|| bytes / packets.len() as f64)
+            }
+        }
+    }
+
     /// Returns the highest payload rate that lasts for more than a packet, in bits per second: that of an on
     /// phase or of the fastest state; `None` for a bulk transfer or a trace, whose packets may have any gaps.
     pub fn peak_rate(&self) -> Option<f64> {

@@ -42,6 +42,8 @@ pub struct TestPolicy {
     /// Whether the link `side` is permitted.
     pub side: bool,
     pub one_ended: bool,
+    /// MTU of the links, which makes the kernel split packets.
+    pub mtu: u32,
     spin: bool,
     routers: bool,
     services: bool,
@@ -103,6 +105,7 @@ pub fn policy(random: &mut RandomStream) -> TestPolicy {
         destinations: limits_destinations.then_some(prefixes),
         side: random.chance(0.4),
         one_ended: random.chance(0.5),
+        mtu: [1500, 1500, 1280, 576, 256, 68][random.below(6) as usize],
         spin: random.chance(0.3),
         routers: random.chance(0.2),
         services: random.chance(0.5),

@@ -32,6 +32,8 @@ pub const UNASKED: &str = "10.99.0.77";
 const SETTLING: Duration = Duration::from_millis(300);
 /// Bytes of the control connection per attempt apart from what the agent records, which the policy limits.
 const MAX_CONTROL_BYTES: u64 = 4 << 20;
+/// Smallest MTU with which a link has IPv6.
+const MIN_IPV6_MTU: u32 = 1280;
 /// Memory of an agent apart from that of its runs.
 const MAX_IDLE_BYTES: u64 = 64 << 20;
 /// File with the bytes that the agent has sent on this day.
@@ -119,10 +121,24 @@ impl Stage {
         Stage { fleet, far, _hub: hub, run: 0 }
     }
 
+    /// Sets the MTU of the agent's data links. Below 1,280 B, they lose their addresses and routes of IPv6 until it is raised.
+    fn set_mtu(&self, mtu: u32) {
+        let mut links = Netlink::open(&self.fleet.hosts[0]).unwrap();
+        for link in ["data", "side"] {
+            links.set_mtu(link, mtu).unwrap();
+        }
+        if mtu >= MIN_IPV6_MTU && !links.addresses().unwrap().iter().any(|own| own.address == address(OWN[1]))
+        {
+            links.add_address("data", address(OWN[1]), 64).unwrap();
+            links.add_route(&default_route("fd99::3", "data")).unwrap();
+        }
+    }
+
     /// Starts the agent with a policy.
     pub fn trial(&mut self, policy: &TestPolicy) -> Trial<'_> {
         fs::write(self.fleet.folder.join("policy.toml"), policy.file()).unwrap();
         let _ = fs::remove_file(self.fleet.folder.join(AGENT).join(ACCOUNT));
+        self.set_mtu(policy.mtu);
         truth::watch_data(&self.far, policy);
         truth::watch_management(&self.fleet.hub, "m1", policy);
         let socket = self.fleet.folder.join("eve.sock");

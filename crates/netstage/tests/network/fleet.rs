@@ -264,6 +264,10 @@ fn the_commands_of_the_page_work() {
     needs::namespaces();
     let printed = crate::support::run_page("fleet.md", &TemporaryFolder::new("fleet-page"));
     assert!(printed.contains("same clock") && printed.contains("Two hosts and a stand-in"), "{printed}");
+    // The agents have the mounts that `ip netns exec` leaves them.
+    let is_enforced =
+        |line: &&str| !line.contains('#') && line.contains("enforced-by") && line.contains("kernel");
+    assert_eq!(printed.lines().filter(is_enforced).count(), AGENTS.len(), "{printed}");
 }
 
 fn used_and_foreign_tokens_and_certificates_are_rejected() {

@@ -21,6 +21,7 @@ mod pair;
 mod pe;
 mod pe_attacks;
 mod placed;
+mod policy;
 mod router;
 #[path = "../support/mod.rs"]
 mod support;
@@ -48,6 +49,7 @@ netstage_harness::main![
     pe,
     pe_attacks,
     placed,
+    policy,
     router,
     router::changes,
     router::freertr,

@@ -1,6 +1,7 @@
 //! Tests of `netstage measure` between two agents of a fleet, over a router with token buckets of the kernel.
 
 use crate::support::fleet::{Fleet, LIMIT};
+use crate::support::network::{address, default_route};
 use crate::support::{TestProcess, expectation, mean, output_text, within};
 use netstage_harness::skip_busy;
 use netstage_host::netns::Namespace;
@@ -41,6 +42,11 @@ impl Deref for Line {
 
 impl Line {
     fn new(name: &str) -> Line {
+        Line::with_rules(name, "")
+    }
+
+    /// Creates the line, with further rules in the policies of the agents.
+    fn with_rules(name: &str, rules: &str) -> Line {
         let fleet = Fleet::new(name, &AGENTS);
         let router = fleet.join_by_router();
         let bucket = TokenBucket {
@@ -51,7 +57,12 @@ impl Line {
         for port in ["d1", "d2"] {
             Netlink::open(&router).unwrap().set_token_bucket(port, bucket).unwrap();
         }
-        fleet.write_policy("max_duration = \"10 min\"\none_ended = true");
+        add_ipv6(&fleet, &router);
+        let policy = format!(
+            "[policy]\ncontrollers = [\"lab\"]\ndestinations = [\"10.1.0.0/16\", \"fd01::/16\"]\ninterfaces = [\"data\"]\n\
+             max_duration = \"10 min\"\none_ended = true\n{rules}\n"
+        );
+        fs::write(fleet.folder.join("policy.toml"), policy).unwrap();
         let mut processes = vec![fleet.serve()];
         processes.extend(fleet.join_all(&AGENTS));
         Line { fleet, router, _processes: processes }
@@ -61,7 +72,7 @@ impl Line {
     fn lose(&self, share: f64) {
         let mut rules = Command::new("nft");
         rules.arg(format!(
-            "table ip line {{ chain loss {{ type filter hook forward priority 0; ip daddr 10.1.2.2 meta l4proto udp \
+            "table inet line {{ chain loss {{ type filter hook forward priority 0; oifname \"d2\" meta l4proto udp \
              numgen random mod 1000 < {:.0} drop; }}; }}",
             share * 1e3
         ));
@@ -98,6 +109,25 @@ impl Line {
     }
 }
 
+/// Adds IPv6: the host of agent N has fd01:N::2, and the router fd01:N::1.
+fn add_ipv6(fleet: &Fleet, router: &Namespace) {
+    router.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
+    for (number, host) in (1..).zip(&fleet.hosts) {
+        let (own, gateway) = (format!("fd01:{number}::2"), format!("fd01:{number}::1"));
+        let mut links = Netlink::open(host).unwrap();
+        links.add_address("data", address(&own), 64).unwrap();
+        Netlink::open(router).unwrap().add_address(&format!("d{number}"), address(&gateway), 64).unwrap();
+        links.add_route(&default_route(&gateway, "data")).unwrap();
+    }
+}
+
+/// Returns the lower and upper bound of the rate in the first finding of a test.
+fn bounds(record: &Value) -> (Option<f64>, Option<f64>) {
+    let findings = record["cells"][0]["tests"][0]["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["metric"] == "test.throughput").unwrap();
+    (found["low"].as_f64(), found["high"].as_f64())
+}
+
 /// Checks that a value is near the truth, with a tolerance relative to it.
 fn assert_near(value: f64, truth: f64, tolerance: f64) {
     assert!((value / truth - 1.0).abs() <= tolerance, "{value} instead of {truth}");
@@ -111,6 +141,10 @@ fn latency_under_load_is_that_of_the_full_queue() {
     for direction in ["download", "upload"] {
         let throughput = 4.0 * expectation(&record, &format!("{direction}-throughput"));
         // Acknowledgments of the other direction and probes take a part.
+        assert!((0.8 * RATE..RATE).contains(&throughput), "{direction}: {throughput}");
+        // The means of the whole run leave out the time without load.
+        let group = |class: &str| mean(&record, "flow.throughput", &format!("{direction}-{class}"));
+        let throughput: f64 = ["be", "bk", "cs5", "ef"].into_iter().map(group).sum();
         assert!((0.8 * RATE..RATE).contains(&throughput), "{direction}: {throughput}");
         let idle = expectation(&record, &format!("{direction}-delay-idle"));
         assert!(idle < 0.1 * full_queue, "{direction}: {idle}");
@@ -126,6 +160,49 @@ fn latency_under_load_is_that_of_the_full_queue() {
     for figure in ["Download throughput", "Upload throughput", "One-way delay", "Round-trip time"] {
         assert!(figures.contains(figure), "{figure}");
     }
+}
+
+fn a_rate_at_the_limit_of_the_policy_is_a_lower_bound() {
+    let line = Line::with_rules("measure-policy", "rate = \"4 Mbit/s\"");
+    for (out, version) in [("bound4", "-4"), ("bound6", "-6")] {
+        let test = ["right", version, "-l", "512", "-t", "1"];
+        for (kind, more) in [("rfc2544", &["--tests", "throughput"][..]), ("mlrsearch", &[])] {
+            let out = format!("{out}-{kind}");
+            let record = line.measure_into(&out, &[&[kind], &test[..], more].concat());
+            let (low, high) = bounds(&record);
+            assert!(
+                low.is_some_and(|low| (3.75e6..4.01e6).contains(&low)) && high.is_none(),
+                "{low:?} {high:?}"
+            );
+            assert!(record.to_string().contains("permits no more than 4 Mbit/s"), "{record:#}");
+        }
+    }
+    // A line rate that the user gives is an upper bound.
+    let test = ["rfc2544", "right", "-m", "2M", "-l", "512", "-t", "1", "--tests", "throughput"];
+    let (_, high) = bounds(&line.measure_into("bound", &test));
+    assert_near(high.unwrap(), 2e6, 0.01);
+}
+
+fn methods_measure_over_ipv6() {
+    let line = Line::new("measure-ipv6");
+    let record = line.measure(&["rrul", "right", "-6", "-t", "5"]);
+    let throughput = 4.0 * expectation(&record, "upload-throughput");
+    assert!((0.7 * RATE..RATE).contains(&throughput), "{throughput}");
+    // The version is that of the given addresses.
+    let record =
+        line.measure(&["ber", "left=fd01:1::2", "right=fd01:2::2", "-b", "1M", "-t", "1", "-l", "128,1518"]);
+    assert!(record["scenario"].as_str().unwrap().contains("ip = \"v6\""), "{record:#}");
+    assert_eq!(mean(&record, "test.base_loss", "errors"), 0.0);
+    let fail = |arguments: &[&str], message: &str| {
+        let output = line.try_measure(arguments);
+        let printed = output_text(&output);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains(message), "{printed}");
+    };
+    fail(&["ber", "left=10.1.1.2", "right=fd01:2::2", "-b", "1M"], "give addresses of one IP version");
+    fail(&["ber", "left", "right=10.1.2.2", "-6", "-b", "1M"], "omit -4 and -6");
+    fail(&["rfc2544", "right", "-6", "-l", "64"], "use frame sizes of 84 B or more");
+    fail(&["ber", "right", "-6", "-b", "1M", "--by", "payload"], "use by = \"loss\"");
 }
 
 fn a_written_scenario_can_be_changed_and_run_again() {
@@ -174,8 +251,17 @@ fn wrong_ends_have_a_remedy() {
 }
 
 fn rates_and_losses_of_a_known_line_are_found() {
-    let line = Line::new("measure-truth");
-    let search = ["right", "-m", "16M", "-t", "3"];
+    find_the_line("measure-truth", "-4", 1448.0);
+}
+
+fn rates_of_a_known_line_are_found_over_ipv6() {
+    find_the_line("measure-truth6", "-6", 1428.0);
+}
+
+/// Measures the line by all methods, with segments of TCP of this size.
+fn find_the_line(name: &str, version: &str, segment: f64) {
+    let line = Line::new(name);
+    let search = ["right", version, "-m", "16M", "-t", "3"];
     let found = |kind: &str, arguments: &[&str]| line.measure(&[&[kind], &search[..], arguments].concat());
 
     let record = found("mlrsearch", &["-l", "1518"]);
@@ -187,20 +273,31 @@ fn rates_and_losses_of_a_known_line_are_found() {
     let kept = (RATE * 3.0 / 12_000.0 + (QUEUE + TOKENS) as f64) / (2.0 * RATE * 3.0 / 12_000.0);
     assert_near(mean(&record, "test.loss_ratio", "frame-loss"), 1.0 - kept, 0.03);
 
-    let record = line.measure(&["rfc6349", "right", "-m", "16M", "-t", "6", "--search", "3"]);
-    assert_near(mean(&record, "test.tcp_throughput", "transfer"), RATE * 1448.0 / 1500.0, 0.1);
+    let record = line.measure(&["rfc6349", "right", version, "-m", "16M", "-t", "6", "--search", "3"]);
+    assert_near(mean(&record, "test.tcp_throughput", "transfer"), RATE * segment / 1500.0, 0.1);
 
     for (service, cir, accepted) in [("sold", "cir=5M", 1.0), ("oversold", "cir=10M", 0.0)] {
         let agreement = format!("{service},{cir}");
-        let arguments =
-            ["y1564", "right", "-m", "16M", "-t", "2", "--performance", "2", "--service", &agreement];
+        let arguments = [
+            "y1564",
+            "right",
+            version,
+            "-m",
+            "16M",
+            "-t",
+            "2",
+            "--performance",
+            "2",
+            "--service",
+            &agreement,
+        ];
         let record = line.measure_into(service, &arguments);
         assert_eq!(mean(&record, "test.accepted", &format!("activation[{service}]")), accepted, "{service}");
     }
 
     // Losses do not depend on the size, so they are not bit errors.
     line.lose(0.05);
-    let record = line.measure(&["ber", "right", "-b", "4M", "-t", "4", "-l", "128,512,1518"]);
+    let record = line.measure(&["ber", "right", version, "-b", "4M", "-t", "4", "-l", "128,512,1518"]);
     assert_near(mean(&record, "test.base_loss", "errors"), 0.05, 0.25);
     assert!(mean(&record, "test.bit_error_rate", "errors") < 1e-5);
 }
@@ -232,9 +329,13 @@ fn a_killed_series_goes_on_from_the_last_trial() {
 
 netstage_harness::tests![
     latency_under_load_is_that_of_the_full_queue,
+    a_rate_at_the_limit_of_the_policy_is_a_lower_bound,
+    methods_measure_over_ipv6,
     a_written_scenario_can_be_changed_and_run_again,
     wrong_ends_have_a_remedy,
     #[ignore = "the searches take five minutes"]
     rates_and_losses_of_a_known_line_are_found,
+    #[ignore = "the searches take five minutes"]
+    rates_of_a_known_line_are_found_over_ipv6,
     a_killed_series_goes_on_from_the_last_trial,
 ];

@@ -52,16 +52,17 @@ impl Builder<'_, '_> {
         let flow_path = self.flow_path(&PathFields::from(fields), network, vpns);
         let load = self.load_flows(fields);
         let method = self.method(table);
+        let ip = &fields.ip;
         let (transport, frames, drain) = match table {
             Table::Transfer(table::TransferTable { tcp, .. }) | Table::Tune(table::TuneTable { tcp, .. }) => {
                 let tcp = self.tcp(tcp.as_ref(), fields.from.place);
-                let frames = tcp.as_ref().map(|config| vec![full_packet(config)]);
+                let frames = tcp.as_ref().map(|config| vec![with_version(ip.value, full_packet(config))]);
                 let drain = if let Table::Transfer(test) = table { test.drain } else { Duration::ZERO };
                 (tcp.map(FlowTransport::Tcp), frames, drain)
             }
             Table::Activation(test) => {
                 let services = test.service.0.iter().filter_map(|service| service.value.as_ref());
-                let frames = services.map(|service| FrameSize::ethernet_udp(service.frame_size.0 as u32));
+                let frames = services.map(|service| udp_frame(ip.value, service.frame_size.0 as u32));
                 (Some(FlowTransport::Udp), Some(frames.collect()), test.drain)
             }
             Table::Stamp(test) => {
@@ -73,7 +74,8 @@ impl Builder<'_, '_> {
                 (Some(probe_transport(packets.transport.value)), self.frames(packets), packets.drain)
             }
         };
-        let mut probe = probe(name, flow_path?, transport?);
+        let frames = self.long_enough(ip, frames?);
+        let mut probe = FlowGroup { family: ip.value, ..probe(name, flow_path?, transport?) };
         if let Table::Transfer(table::TransferTable { tcp, .. }) | Table::Tune(table::TuneTable { tcp, .. }) =
             table
         {
@@ -86,6 +88,11 @@ impl Builder<'_, '_> {
                 let help = "use by = \"loss\" with other transports";
                 let message = "payloads can be compared with transport \"udp\" only";
                 self.problems.push_help(test.packets.transport.place, message, help);
+                return None;
+            }
+            if ip.value == IpVersion::V6 {
+                let message = "payloads cannot be compared over IPv6, whose UDP always carries a checksum";
+                self.problems.push_help(test.by.place, message, "use by = \"loss\", or ip = \"v4\"");
                 return None;
             }
             probe.datagrams = DatagramOptions { checksum: false, compare: true, ..probe.datagrams };
@@ -114,7 +121,11 @@ impl Builder<'_, '_> {
 
     fn frames(&mut self, packets: &TestPackets) -> Option<Vec<FrameSize>> {
         let Some(listed) = &packets.frame_sizes else {
-            return Some(ETHERNET_FRAME_SIZES.map(FrameSize::ethernet_udp).into());
+            let sizes = match packets.probe.ip.value {
+                IpVersion::V4 => ETHERNET_FRAME_SIZES,
+                IpVersion::V6 => ETHERNET_FRAME_SIZES.map(|size| size.max(MIN_IPV6_FRAME)),
+            };
+            return Some(sizes.map(|size| udp_frame(packets.probe.ip.value, size)).into());
         };
         let mut sizes: Vec<u32> = listed.value.0.iter().map(|size| size.0 as u32).collect();
         sizes.sort();
@@ -122,7 +133,19 @@ impl Builder<'_, '_> {
             self.problems.push(listed.place, "a frame size is listed twice");
             return None;
         }
-        Some(sizes.into_iter().map(FrameSize::ethernet_udp).collect())
+        Some(sizes.into_iter().map(|size| udp_frame(packets.probe.ip.value, size)).collect())
+    }
+
+    /// Refuses frames that cannot contain a packet of their IP version.
+    fn long_enough(&mut self, ip: &Located<IpVersion>, frames: Vec<FrameSize>) -> Option<Vec<FrameSize>> {
+        let Some(short) =
+            frames.iter().find(|frame| ip.value == IpVersion::V6 && frame.link < MIN_IPV6_FRAME)
+        else {
+            return Some(frames);
+        };
+        let message = format!("a frame of {} B is too short for UDP over IPv6", short.link);
+        self.problems.push_help(ip.place, message, "use frame sizes of 84 B or more, or ip = \"v4\"");
+        None
     }
 
     fn method(&mut self, table: &Table) -> Option<Method> {
@@ -223,7 +246,7 @@ impl Builder<'_, '_> {
             } = member.value.as_deref()?;
             Some(ServiceUnderTest {
                 name: member.name.clone(),
-                frame: FrameSize::ethernet_udp(frame_size.0 as u32),
+                frame: udp_frame(test.probe.ip.value, frame_size.0 as u32),
                 committed: *committed,
                 excess: excess.unwrap_or(BitRate(0)),
                 acceptance: Acceptance {
@@ -258,11 +281,13 @@ impl Builder<'_, '_> {
 
     /// Returns the packet of a STAMP session.
     fn padded(&mut self, test: &Stamp) -> Option<FrameSize> {
-        let frame = FrameSize::ethernet_udp(test.frame_size.value.0 as u32);
-        let padding = frame.payload as usize - wire::stamp::UNAUTHENTICATED;
-        if (1..wire::stamp::tlv::HEADER).contains(&padding) {
-            let help = "use 90 B for no padding, or at least 94 B";
-            let message = "a test packet takes 90 B, and the header of its padding 4 B";
+        let frame = udp_frame(test.probe.ip.value, test.frame_size.value.0 as u32);
+        let padding = (frame.payload as usize).checked_sub(wire::stamp::UNAUTHENTICATED);
+        if padding.is_none_or(|padding| (1..wire::stamp::tlv::HEADER).contains(&padding)) {
+            let bare = if test.probe.ip.value == IpVersion::V4 { 90 } else { 110 };
+            let help =
+                format!("use {bare} B for no padding, or at least {} B", bare + wire::stamp::tlv::HEADER);
+            let message = format!("a test packet takes {bare} B, and the header of its padding 4 B");
             self.problems.push_help(test.frame_size.place, message, help);
             return None;
         }
@@ -300,7 +325,20 @@ fn max_rate(packets: &RateSearchTable) -> Option<BitRate> {
     packets.max_rate.as_ref().map(|rate| rate.value)
 }
 
-/// Returns the packet of a TCP segment of full size.
+/// Length of the shortest frame with UDP over IPv6, whose payload is that of a frame of 64 B over IPv4.
+const MIN_IPV6_FRAME: u32 = 84;
+
+/// Returns the frame of this length with UDP.
+fn udp_frame(version: IpVersion, link: u32) -> FrameSize {
+    with_version(version, FrameSize::ethernet_udp(link))
+}
+
+/// Returns a frame of IPv4 with the header of an IP version.
+fn with_version(version: IpVersion, frame: FrameSize) -> FrameSize {
+    if version == IpVersion::V6 { frame.over_ipv6() } else { frame }
+}
+
+/// Returns the packet of a TCP segment of full size over IPv4.
 fn full_packet(config: &tcp::TcpConfig) -> FrameSize {
     let options = if config.timestamps { wire::TCP_TIMESTAMPS } else { 0 };
     let ip = config.max_segment_size + wire::IPV4_HEADER + wire::TCP_HEADER + options;

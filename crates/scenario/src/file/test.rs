@@ -1,7 +1,7 @@
 //! `[test.NAME]`: measurements that consist of trials. docs/measurement.md describes the methods and results.
 
 use super::flow::{Algorithm, TcpTable};
-use crate::plan::ErrorDetection;
+use crate::plan::{ErrorDetection, IpVersion};
 use crate::scalar::{BoundedCount, BoundedSize, NodeName, PositiveDuration, Probability, VpnName};
 use crate::table::{List, Located, NamedTables, choice, table, tagged};
 use netstage_core::quantity::BitRate;
@@ -291,6 +291,8 @@ table! {
         from: Located<NodeName>,
         /// Receiving host.
         to: Located<NodeName>,
+        /// IP version. Frames of IPv6 have 84 B or more; instead of 64 B, the default is 84 B.
+        ip: Located<IpVersion> = "v4",
         /// VPN that carries the packets.
         vpn: Option<Located<VpnName>>,
         /// Nodes between sender and receiver, in order; default: the shortest path.
@@ -313,7 +315,7 @@ pub(crate) enum TestTransport {
 }
 
 choice!(TestTransport {
-    /// UDP over IPv4 from one host to the other.
+    /// UDP from one host to the other.
     "udp" => TestTransport::Udp,
     /// ICMP echo, measured by the sender only: loss in both directions counts, and delays are round-trip times.
     "icmp-echo" => TestTransport::IcmpEcho,

@@ -1,11 +1,13 @@
 //! Conductor of a run with real packets, for agents in namespaces of this machine and on other hosts.
 //!
-//! - [`partial`]: partial results during the run; [`outcome`]: results at its end.
+//! - [`partial`]: partial results during the run; [`outcome`]: results at its end;
+//!   `policy_drops`: packets that agents were not permitted to send.
 
 #[cfg(test)]
 mod chaos_tests;
 pub mod outcome;
 pub mod partial;
+mod policy_drops;
 
 use crate::topology::differences::differences;
 use netstage_agent::controller::{AgentDisconnect, CollectedReports, ControlledAgents};
@@ -62,6 +64,7 @@ pub fn conclude(
         return Err(RunFailure::Failed(losses.join("\n")));
     }
     let mut outcome = outcome::outcome(found);
+    policy_drops::add(found, &mut outcome);
     outcome.differences = differences(found.plan);
     outcome.differences.extend(remarks.differences);
     outcome.failures.extend(remarks.failures);

@@ -27,17 +27,18 @@ use nat::{KnownNats, PlacedAgents};
 use netstage_agent::controller::{
     AgentAddress, ClockComparison, CollectedReports, ControlledAgents, ControllerError,
 };
-use netstage_agent::fleet::StartupError;
 use netstage_agent::fleet::folder::FleetFolder;
 use netstage_agent::fleet::runs::FleetRuns;
+use netstage_agent::fleet::{AgentStatus, StartupError};
 use netstage_agent_api::results::{AgentReport, WatchedWindows};
 use netstage_agent_api::service::ServiceResult;
 use netstage_agent_api::task::{Assignment, EdgeTask, FlowSide, TaskTransport};
 use netstage_core::fleet::Receipt;
 use netstage_core::measure::{FaultTime, VoidReason};
+use netstage_core::quantity::BitRate;
 use netstage_emulator as emulator;
 use netstage_scenario::outcome::{RunFailure, RunObserver, RunOutcome};
-use netstage_scenario::plan::{IpVersion, NodeKind, Plan};
+use netstage_scenario::plan::{FlowGroup, IpVersion, NodeKind, Plan};
 use placement::PlacementCause;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -104,6 +105,25 @@ pub fn run(
         agents.finish();
         result
     })
+    .and_then(|outcome| {
+        let sender_limits = sender_limits(plan, &fleet.agents().map_err(to_stopped)?, &placed);
+        Ok(RunOutcome { sender_limits, ..outcome })
+    })
+}
+
+/// Returns the flows whose sender's policy limits the rate, each with the limit.
+fn sender_limits(
+    plan: &Plan,
+    statuses: &[AgentStatus],
+    placed: &BTreeMap<usize, String>,
+) -> Vec<(String, BitRate)> {
+    let limit = |group: &FlowGroup| {
+        let agent = placed.get(&group.from)?;
+        let status = statuses.iter().find(|status| status.name == *agent)?;
+        let (_, value) = status.policy().find(|(rule, _)| *rule == "rate")?;
+        Some((group.name.clone(), value.parse().ok()?))
+    };
+    plan.flows.iter().filter_map(limit).collect()
 }
 
 /// Assigns agents to the nodes. Waits for agents that the previous run is releasing.
@@ -484,17 +504,21 @@ fn address(
 ) -> Result<IpAddr, RunFailure> {
     let (name, agent) = (&plan.nodes[node].name, &placed[&node]);
     let has_version = |address: &IpAddr| address.is_ipv4() == (family == IpVersion::V4);
-    let version = if family == IpVersion::V4 { "IPv4" } else { "IPv6" };
+    let (version, other) = if family == IpVersion::V4 { ("IPv4", "v6") } else { ("IPv6", "v4") };
     match plan.nodes[node].placement.as_ref().and_then(|place| place.address) {
         Some(configured) if has_version(&configured) => Ok(configured),
         Some(configured) => Err(RunFailure::Unsupported(format!(
             "node.{name}: the address in [place] is {configured}, but the flows use {version}; configure an {version} \
-             address, or the other `family` for the flows"
+             address, or set `ip = \"{other}\"` for the flows and tests"
         ))),
         None => agents.addresses(agent).iter().copied().find(has_version).ok_or_else(|| {
+            let remedy = match agents.addresses(agent).iter().any(|address| !address.is_loopback()) {
+                true => format!("set `ip = \"{other}\"` for the flows and tests, or add "),
+                false => "add ".into(),
+            };
             RunFailure::Failed(format!(
-                "node.{name}: agent {agent} reports no {version} address; add {name} = {{ agent = \"{agent}\", address = \"…\" }} \
-                 to [place]"
+                "node.{name}: agent {agent} reports no {version} address; {remedy}{name} = {{ agent = \"{agent}\", \
+                 address = \"…\" }} to [place]"
             ))
         }),
     }

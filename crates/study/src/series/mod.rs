@@ -14,6 +14,7 @@ pub use read::{Block, SeriesReader, read_run};
 pub use write::{Joiner, encode_run};
 
 use netstage_core::measure::trial::LinkLateness;
+use netstage_core::quantity::BitRate;
 use netstage_scenario::outcome::finding::{PacketFault, TestOutcome};
 use netstage_scenario::outcome::{AchievedLoad, Distribution, FlowArrivals, ThreadStall};
 use parquet::basic::{IntType, LogicalType, Repetition, Type as Physical};
@@ -41,6 +42,10 @@ struct RunMetadata {
     warnings: Vec<String>,
     void: Vec<String>,
     late_senders: Vec<(String, String)>,
+    #[serde(default)]
+    limited_by_policy: Vec<(String, String)>,
+    #[serde(default)]
+    sender_limits: Vec<(String, BitRate)>,
     held: Vec<(String, u64)>,
     #[serde(default)]
     stalls: Vec<ThreadStall>,

@@ -193,6 +193,8 @@ pub fn read_run(file: &Bytes) -> Result<(u32, u64, RunOutcome)> {
         tests: note.tests,
         warnings: note.warnings,
         late_senders: note.late_senders,
+        limited_by_policy: note.limited_by_policy,
+        sender_limits: note.sender_limits,
         held: note.held,
         stalls: note.stalls,
         late_links: note.late_links,

@@ -2,6 +2,7 @@ use super::*;
 use crate::derive::derive;
 use crate::fixture;
 use bytes::Bytes;
+use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunOutcome, Series};
 use std::time::Instant;
@@ -33,6 +34,8 @@ fn a_run_is_read_as_it_was_written() {
         achieved: 1e7 - 1.0 / 3.0,
     });
     outcome.void.push("the emulator fell behind".into());
+    outcome.limited_by_policy.push(("noise".into(), "policy of h: dropped 7 packets".into()));
+    outcome.sender_limits.push(("noise".into(), BitRate(10_000_000)));
     outcome.failures.push("the agent of h ended".into());
     outcome.differences.push("TCP: Linux reno for newreno".into());
     let bytes = Bytes::from(encode_run(3, u64::MAX, &outcome).unwrap());

@@ -70,6 +70,8 @@ pub fn encode_run(cell: u32, seed: u64, outcome: &RunOutcome) -> Result<Vec<u8>>
         warnings: outcome.warnings.clone(),
         void: outcome.void.clone(),
         late_senders: outcome.late_senders.clone(),
+        limited_by_policy: outcome.limited_by_policy.clone(),
+        sender_limits: outcome.sender_limits.clone(),
         held: outcome.held.clone(),
         stalls: outcome.stalls.clone(),
         late_links: outcome.late_links.clone(),

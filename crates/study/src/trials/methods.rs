@@ -98,11 +98,24 @@ fn pauses(session: &TestSession) -> Pauses {
     Pauses { drain: session.test.drain, ..Pauses::RFC2544 }
 }
 
-/// Adds the findings of a lossless rate and its bounds (NaN: no bound). No rate exceeds that of the line.
+/// Share of the limit of a sender's policy from which a rate is at that limit: packets of IPv6 may count 5 % more than they
+/// take.
+const LIMIT_SHARE: f64 = 0.94;
+
+/// Adds the findings of a lossless rate and its bounds (NaN: no bound). No rate exceeds that of the line, unless the line
+/// stands for what the policy of the sender's host permits.
 fn add_rate(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, (low, high): (f64, f64)) {
     let rate = |load: f64| bits(OfferedLoad(load), probe.frame);
     let line = probe.frame.maximum_load(session.line_rate()).0;
-    let high = if high.is_nan() && load.0 >= line * (1.0 - 1e-9) { load.0 } else { high };
+    let limit = session.sender_limit().filter(|limit| rate(load.0) >= limit.as_f64() * LIMIT_SHARE);
+    let is_at_line = high.is_nan() && load.0 >= line * (1.0 - 1e-9);
+    let high = if is_at_line && limit.is_none() { load.0 } else { high };
+    if let Some(limit) = limit.filter(|_| is_at_line) {
+        session.add_verdict(format!(
+            "{}: the policy of the sending agent permits no more than {limit}; the capacity may be higher",
+            probe.subject
+        ));
+    }
     session.add_value_within(Metric::TestThroughput, &probe.subject, rate(load.0), (rate(low), rate(high)));
     session.add_value_within(Metric::TestFrameRate, &probe.subject, load.0, (low, high));
     session.add_value(Metric::TestLineShare, &probe.subject, load.0 / line);

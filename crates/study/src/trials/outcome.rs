@@ -3,7 +3,7 @@
 use netstage_core::measure::Histogram;
 use netstage_core::measure::trial::{DelayStatistics, LinkLateness, Trial, TrialResult};
 use netstage_core::time::{Duration, Instant};
-use netstage_scenario::outcome::{AchievedLoad, Metric, RunOutcome};
+use netstage_scenario::outcome::{AchievedLoad, Metric, POLICY_LOAD, RunOutcome};
 use netstage_scenario::plan::FlowDirection;
 
 /// Returns the result of a trial of packets. `probe` is the name of its flow.
@@ -21,9 +21,14 @@ pub fn packets(outcome: &RunOutcome, probe: &str, trial: &Trial) -> TrialResult 
         Some(sent) => sent.round() as u64,
         None => of_payload(Metric::FlowOffered),
     };
-    let delays = delays(outcome, probe);
+    let sending = sending(outcome, probe, trial, sent);
+    let received = of_payload(Metric::FlowThroughput);
     let arrivals = outcome.arrivals.iter().find(|arrivals| arrivals.flow == probe);
     let after_end = arrivals.map_or(0, |arrivals| arrivals.after_end);
+    let received = (received + after_end).min(sent);
+    // Packets that the policy of the sender's host dropped were not offered to the path.
+    let sent = (sent - dropped_by_policy(outcome, probe).min(sent)).max(received);
+    let delays = delays(outcome, probe);
     let links = outcome.late_links.iter().find(|(flow, _)| flow == probe);
     let links = links.map_or(LinkLateness::default(), |&(_, links)| links);
     TrialResult {
@@ -32,12 +37,12 @@ pub fn packets(outcome: &RunOutcome, probe: &str, trial: &Trial) -> TrialResult 
         late: late(outcome, probe) + links.packets,
         links,
         held: held(outcome, probe),
-        received: (of_payload(Metric::FlowThroughput) + after_end).min(sent),
+        received,
         receiver_dropped: count(Metric::FlowReceiverDrops),
         duplicated: count(Metric::FlowDuplicated),
         reordered: count(Metric::FlowReordered),
         corrupted: count(Metric::FlowCorrupted),
-        sending: sending(outcome, probe, trial, sent),
+        sending,
         delays,
         // All delays are known; the median replaces the delay of the tagged frame of RFC 2544.
         tagged_delay: trial.tag_after.and(delays).map(|delays| delays.median),
@@ -106,6 +111,12 @@ fn sending(outcome: &RunOutcome, probe: &str, trial: &Trial, sent: u64) -> Durat
     let load = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == "rate");
     let share = load.map_or(1.0, |load| load.achieved / load.requested);
     Duration::from_secs_f64(sent as f64 / (trial.load.0 * share))
+}
+
+/// Returns the number of packets that the policy of the sender's host dropped, at most.
+pub fn dropped_by_policy(outcome: &RunOutcome, probe: &str) -> u64 {
+    let load = outcome.loads.iter().find(|load| load.subject == probe && load.quantity == POLICY_LOAD);
+    load.map_or(0, |load| (load.requested - load.achieved).round() as u64)
 }
 
 /// Returns the number of packets and replies that were sent late.

@@ -7,6 +7,7 @@ use crate::RunFailure;
 use netstage_core::measure::lateness::MAX_SHARE;
 use netstage_core::measure::trial::{FaultTolerance, TesterFault, Trial, TrialResult, TrialSearch};
 use netstage_core::measure::{FaultTime, Histogram};
+use netstage_core::quantity::BitRate;
 use netstage_core::rng::RandomStream;
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::outcome::finding::{Finding, TestOutcome, TrialEntry};
@@ -41,6 +42,8 @@ pub struct TestSession<'a> {
     travel_times: Histogram,
     /// Maximum by which these delays may be too long.
     delay_error: Duration,
+    /// Maximum rate that the policy of the sender's host permits, from the last trial.
+    sender_limit: Option<BitRate>,
     /// Wrong bits in payloads since the last query.
     bit_errors: u64,
     /// Results of the last valid trial in each direction.
@@ -77,6 +80,7 @@ impl<'a> TestSession<'a> {
             bit_errors: 0,
             reasons: Vec::new(),
             ways: DirectionResults::default(),
+            sender_limit: None,
             found,
         }
     }
@@ -87,8 +91,13 @@ impl<'a> TestSession<'a> {
     }
 
     /// Returns the rate of the first link on the test's path, which is the sender's maximum.
-    pub fn line_rate(&self) -> netstage_core::quantity::BitRate {
+    pub fn line_rate(&self) -> BitRate {
         self.plan.hop(self.test.probe.path[0]).rate
+    }
+
+    /// Returns the maximum rate that the policy of the sender's host permits at the IP layer, if known and limited.
+    pub fn sender_limit(&self) -> Option<BitRate> {
+        self.sender_limit
     }
 
     /// Returns the framing overhead of the first link in bytes per packet.
@@ -163,17 +172,19 @@ impl<'a> TestSession<'a> {
         trial: &Trial,
         derived: &Plan,
     ) -> Result<(TrialResult, RunOutcome), TestAbort> {
+        let test = self.test;
         let mut why = String::new();
         for _ in 0..self.attempts {
             (self.callbacks.doing)(&format!("test {subject}, trial {}", self.found.trials.len() + 1));
             let seed = self.seeds.next_u64();
             let outcome = (self.runner)(derived, seed, self.callbacks.stop).map_err(TestAbort::Stopped)?;
             let result = outcome::packets(&outcome, &self.test.probe.name, trial);
+            let limit = outcome.sender_limits.iter().find(|(flow, _)| *flow == test.probe.name);
+            self.sender_limit = limit.map(|(_, limit)| *limit).or(self.sender_limit);
             let mut entry = TrialEntry::new(subject, trial, &result);
             // The search handles faults of the generator; it may try a lower load.
             let fault = self.fault(trial, &result);
             let spoiled = self.spoiled(&outcome);
-            let test = self.test;
             let probe = &test.probe.name;
             if fault.is_none() && spoiled.is_none() {
                 self.travel_times.add(outcome::travel_times(&outcome, probe).unwrap_or_default());
@@ -258,7 +269,12 @@ impl<'a> TestSession<'a> {
                 ..TrialEntry::default()
             });
             match spoiled {
-                None => return Ok(result),
+                None => {
+                    let limits =
+                        outcome.limited_by_policy.iter().filter(|(name, _)| *name == self.test.probe.name);
+                    self.found.shortfalls.extend(limits.map(|(_, why)| format!("{subject}: {why}")));
+                    return Ok(result);
+                }
                 Some(spoiled) => why = spoiled,
             }
         }
@@ -281,7 +297,12 @@ impl<'a> TestSession<'a> {
             Some(stall) => format!("; {stall}"),
             None => format!(", {}", FaultTime::Within(outcome.interval * outcome.bins as u64)),
         };
-        let reason = describe(&fault) + &when;
+        let of_policy = outcome::dropped_by_policy(outcome, flow) > 0;
+        let policy = outcome.late_senders.iter().find(|(name, _)| of_policy && name == flow);
+        let reason = match policy {
+            Some((_, why)) => format!("{}; {why}", describe(&fault)),
+            None => describe(&fault) + &when,
+        };
         self.reasons.push((fault, reason.clone()));
         reason
     }
@@ -304,8 +325,11 @@ impl<'a> TestSession<'a> {
             let rest = flow.strip_prefix(&self.test.probe.name);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let others =
-            outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow)).map(|(_, reason)| reason);
+        // A reflector's counters cannot tell which packets the policy of the sender's host dropped.
+        let is_stamp = matches!(self.test.method, Method::Stamp { .. });
+        let is_unknown = |flow: &str| is_stamp && outcome::dropped_by_policy(outcome, flow) > 0;
+        let others = outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow) || is_unknown(flow));
+        let others = others.map(|(_, reason)| reason);
         outcome.failures.iter().chain(&outcome.void).chain(others).next().cloned()
     }
 

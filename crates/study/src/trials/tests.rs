@@ -9,7 +9,7 @@ use netstage_core::time::{Duration, Instant};
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::finding::TestOutcome;
 use netstage_scenario::outcome::{
-    AchievedLoad, Distribution, Metric, RunObserver, RunOutcome, Series, ThreadStall,
+    AchievedLoad, Distribution, Metric, POLICY_LOAD, RunObserver, RunOutcome, Series, ThreadStall,
 };
 use netstage_scenario::plan::{FlowGroup, FlowTransport, Method, Plan, RateSearchConfig, TestPlan};
 use std::cell::RefCell;
@@ -174,6 +174,51 @@ fn a_generator_limit_is_not_counted_as_loss() {
     let test = tested(&plan(loss, &[64]), f64::INFINITY, 30e6);
     assert!(test.findings.is_empty() && test.void.len() == 1, "{test:?}");
     assert_eq!(test.trials.len(), 3);
+}
+
+/// A policy that drops what exceeds its rate, and a network that loses what exceeds a capacity.
+#[test]
+fn packets_that_a_policy_dropped_are_a_limit_of_the_tester() {
+    let seed = netstage_harness::seed("policy");
+    for case in 0..40 {
+        let mut random = RandomStream::new(seed, &format!("case.{case}"));
+        let [limit, capacity] = [0, 1].map(|_| 5e6 + 90e6 * random.uniform());
+        let runner = |plan: &Plan, _: u64, _: &dyn RunObserver| {
+            let mut outcome = device(plan, capacity.min(limit), f64::INFINITY);
+            let sent: f64 = outcome.get(Metric::FlowSent, "test.one").unwrap().values.iter().sum();
+            let passed =
+                device(plan, limit, limit).get(Metric::FlowSent, "test.one").unwrap().values.iter().sum();
+            if passed < sent {
+                outcome.loads.push(AchievedLoad {
+                    subject: "test.one".into(),
+                    quantity: POLICY_LOAD.into(),
+                    unit: "packets".into(),
+                    layer: String::new(),
+                    requested: sent,
+                    achieved: passed,
+                });
+                outcome.late_senders.push(("test.one".into(), "policy of a: dropped some".into()));
+            }
+            Ok(outcome)
+        };
+        let test =
+            run(&plan(Method::Throughput(search(10)), &[64]), (1, 0), &runner, &QUIET).unwrap().remove(0);
+        let found = value(&test, Metric::TestThroughput, "one");
+        assert!(
+            (found / capacity.min(limit) - 1.0).abs() < 0.02,
+            "case {case}: {found}, {limit}, {capacity}"
+        );
+        if limit < capacity * 0.98 {
+            let bound = test
+                .findings
+                .iter()
+                .find(|found| found.metric == Metric::TestThroughput.info().name)
+                .unwrap();
+            assert!(bound.high.is_none(), "case {case}: {bound:?}");
+            let said = test.shortfalls.join("; ");
+            assert!(said.contains("policy of a: dropped some"), "case {case}: {said}");
+        }
+    }
 }
 
 /// Draws trials in which the generator falls short, and threads that were late.

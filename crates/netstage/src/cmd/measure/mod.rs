@@ -85,8 +85,10 @@ pub struct Family {
 }
 
 impl Family {
-    /// IPv4 only.
-    const V4: Family = Family { v4: true, v6: false };
+    /// Returns whether IPv6 is chosen; `None` if neither family is.
+    pub fn is_ipv6(&self) -> Option<bool> {
+        (self.v4 || self.v6).then_some(self.v6)
+    }
 
     /// Resolves a host to an address of the chosen family.
     pub fn resolve(&self, target: &str, port: u16) -> Result<SocketAddr, Failure> {

@@ -40,6 +40,8 @@ pub struct Common {
     /// Send from HOST
     #[arg(short = 'R', long)]
     reverse: bool,
+    #[command(flatten)]
+    family: Family,
     /// Line rate of the path, and maximum load at the IP layer, as 100M [default: `rate` in the sender's policy, or 1G]
     #[arg(short = 'm', long, value_name = "RATE", value_parser = units::rate)]
     max_rate: Option<BitRate>,
@@ -76,6 +78,7 @@ struct MeasuredPath {
     /// Name of the host at the other end of the path, if it runs a server.
     server: Option<String>,
     max_rate: String,
+    is_ipv6: bool,
     /// The sender's policy permits ICMP echo.
     permits_ping: bool,
 }
@@ -133,7 +136,7 @@ impl Common {
 
     /// Returns the path between this host and a server.
     fn path_to_server(&self, host: &AgentEnd, key: PresharedKey) -> Result<(Peers, MeasuredPath), Failure> {
-        let server = Family::V4.resolve(&host.agent, self.port)?;
+        let server = self.family.resolve(&host.agent, self.port)?;
         let own = source_address(server)
             .map_err(|error| Failure::run(format!("no route to {}: {error}", server.ip())))?;
         let end = |agent: &str, address| AgentEnd { agent: agent.into(), address: Some(address) };
@@ -142,7 +145,15 @@ impl Common {
             (from, to) = (to, from);
         }
         let max_rate = self.max_rate_or(DEFAULT_MAX_RATE);
-        let path = MeasuredPath { from, to, server: Some(host.agent.clone()), max_rate, permits_ping: false };
+        let is_ipv6 = server.is_ipv6();
+        let path = MeasuredPath {
+            from,
+            to,
+            server: Some(host.agent.clone()),
+            max_rate,
+            is_ipv6,
+            permits_ping: false,
+        };
         Ok((Peers::Server(server, key), path))
     }
 
@@ -158,15 +169,43 @@ impl Common {
             (from, to) = (to, from);
         }
         let sender = status(&agents, &from.agent)?;
-        status(&agents, &to.agent)?;
+        let receiver = status(&agents, &to.agent)?;
         if from.agent == to.agent {
             return Err(Failure::usage(format!("{} is sender and receiver", from.agent))
                 .help("give two agents; `netstage fleet ls` lists them"));
         }
         let rule = |wanted: &str| sender.policy().find(|(rule, _)| *rule == wanted).map(|(_, value)| value);
-        let limit = rule("rate").filter(|rate| *rate != "unlimited").unwrap_or(DEFAULT_MAX_RATE);
-        let max_rate = self.max_rate_or(limit);
-        Ok(MeasuredPath { from, to, server: None, max_rate, permits_ping: rule("one_ended") == Some("true") })
+        let permits_ping = rule("one_ended") == Some("true");
+        let is_ipv6 = self.is_ipv6([&from, &to], [sender, receiver])?;
+        let limit = rule("rate").and_then(|rate| rate.parse::<BitRate>().ok());
+        // Packets of IPv6 may count with the headers of fragments.
+        let share = if is_ipv6 { 0.95 } else { 1.0 };
+        let limit = limit.map(|limit| format!("{} bit/s", (limit.as_f64() * share) as u64));
+        let max_rate = self.max_rate_or(limit.as_deref().unwrap_or(DEFAULT_MAX_RATE));
+        Ok(MeasuredPath { from, to, server: None, max_rate, is_ipv6, permits_ping })
+    }
+
+    /// Returns whether agents measure over IPv6: as the options or the given addresses say, otherwise if it is the only
+    /// version at whose addresses the controller sees both.
+    fn is_ipv6(&self, ends: [&AgentEnd; 2], agents: [&AgentStatus; 2]) -> Result<bool, Failure> {
+        let chosen = self.family.is_ipv6();
+        let given = ends.into_iter().filter_map(|end| Some((&end.agent, end.address?.is_ipv6())));
+        for (agent, is_ipv6) in given.clone() {
+            let wanted = chosen.or_else(|| given.clone().next().map(|(_, first)| first));
+            if wanted != Some(is_ipv6) {
+                let version = if is_ipv6 { "IPv6" } else { "IPv4" };
+                let message =
+                    format!("the address of {agent} is one of {version}, and the measurement is not");
+                return Err(
+                    Failure::usage(message).help("give addresses of one IP version, and omit -4 and -6")
+                );
+            }
+        }
+        let both_have = |is_ipv6: bool| {
+            agents.iter().all(|agent| agent.mappings.iter().any(|seen| seen.address.is_ipv6() == is_ipv6))
+        };
+        let only_ipv6 = both_have(true) && !both_have(false);
+        Ok(chosen.or_else(|| given.clone().next().map(|(_, first)| first)).unwrap_or(only_ipv6))
     }
 
     /// Returns the line rate, or `default` if the user gave none.
@@ -256,7 +295,8 @@ struct TestText(String);
 impl TestText {
     fn new(name: &str, kind: &str, path: &MeasuredPath) -> TestText {
         let (from, to) = (&path.from.agent, &path.to.agent);
-        TestText(format!("\n[test.{name}]\nkind = \"{kind}\"\nfrom = \"{from}\"\nto = \"{to}\"\n"))
+        let text = format!("\n[test.{name}]\nkind = \"{kind}\"\nfrom = \"{from}\"\nto = \"{to}\"\n");
+        TestText(text).text("ip", path.is_ipv6.then_some("v6"))
     }
 
     /// Adds a field whose value is not a string, if there is a value.

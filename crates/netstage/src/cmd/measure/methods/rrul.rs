@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 const CLASSES: [(&str, u8); 4] = [("be", 0), ("bk", 8), ("cs5", 40), ("ef", 46)];
 /// Traffic of a probe: 20 packets per second.
 const PROBE: &str = "{ model = \"cbr\", rate = \"16 kbit/s\", packet = \"100 B\" }";
-/// Time without load, before and after.
+/// Time without load, before the load.
 const IDLE: Duration = Duration::from_secs(5);
 /// Time after the start of the load that does not count.
 const RAMP: Duration = Duration::from_secs(2);
@@ -44,11 +44,11 @@ impl Rrul {
                 Failure::usage("-t is too short for a mean under load").help("give 5 seconds or more")
             );
         }
-        self.common
-            .run(("rrul", "Latency under load"), Some(IDLE + self.time + IDLE), |path| self.tables(path))
+        self.common.run(("rrul", "Latency under load"), Some(IDLE + self.time), |path| self.tables(path))
     }
 
-    /// Returns the flows, expectations and figures.
+    /// Returns the flows, expectations and figures. Means of a run are those from the start of the first flow that is not
+    /// background: under load.
     fn tables(&self, path: &MeasuredPath) -> String {
         let (near, far) = (&path.from.agent, &path.to.agent);
         let mut text = format!(
@@ -56,6 +56,9 @@ impl Rrul {
              \n[defaults.tcp]\nwindow = \"{} B\"\nalgorithm = \"cubic\"\n",
             self.window
         );
+        if path.is_ipv6 {
+            text += "\n[defaults.flow]\nip = \"v6\"\n";
+        }
         for (direction, from, to) in [("download", far, near), ("upload", near, far)] {
             for (class, dscp) in CLASSES {
                 let _ = write!(
@@ -63,7 +66,7 @@ impl Rrul {
                     "\n[flow.{direction}-{class}]\nfrom = \"{from}\"\nto = \"{to}\"\nstart = {}\nstop = {}\n\
                      tcp = {{ dscp = {dscp} }}\n\
                      \n[flow.probe-{direction}-{class}]\nfrom = \"{from}\"\nto = \"{to}\"\ntransport = \"udp\"\n\
-                     udp = {{ dscp = {dscp} }}\ntraffic = {PROBE}\n",
+                     udp = {{ dscp = {dscp} }}\nbackground = true\ntraffic = {PROBE}\n",
                     quoted(IDLE),
                     quoted(IDLE + self.time)
                 );
@@ -72,7 +75,7 @@ impl Rrul {
         if path.permits_ping {
             let _ = write!(
                 text,
-                "\n[flow.ping]\nfrom = \"{near}\"\nto = \"{far}\"\ntransport = \"icmp-echo\"\ntraffic = {PROBE}\n"
+                "\n[flow.ping]\nfrom = \"{near}\"\nto = \"{far}\"\ntransport = \"icmp-echo\"\nbackground = true\ntraffic = {PROBE}\n"
             );
         }
         text + &self.expectations(path.permits_ping) + &figures(path.permits_ping)

@@ -1,0 +1,107 @@
+//! What an agent sends, as the kernel counts it for the policy: the rate of a flow before the run, and the packets dropped
+//! in it. Rates include the headers of IP and of the transport.
+
+use netstage_agent_api::results::PolicyDrops;
+use netstage_agent_api::task::{FlowTask, TaskTransport};
+use netstage_core::fleet::Policy;
+use netstage_host::egress::EgressDrops;
+use netstage_wire::{IPV4_HEADER, IPV6_HEADER, TCP_HEADER, TCP_TIMESTAMPS, UDP_HEADER};
+
+/// Payload of a full segment of TCP on Ethernet, bytes.
+const FULL_SEGMENT: u32 = 1448;
+/// Payload of a full packet of QUIC, and the bytes of its own header and tag (RFC 9000).
+const FULL_QUIC_PACKET: u32 = 1200;
+const QUIC_OVERHEAD: u32 = 30;
+/// The kernel charges longer packets of IPv6 as fragments (bpf/egress.bpf.c), each with a header of its own.
+const MIN_IPV6_MTU: u32 = 1280;
+const FRAGMENT_HEADER: u32 = 8;
+
+/// Returns the rate of the packets that a flow sends, in bits per second: the mean if the kernel enforces the policy, which
+/// limits peaks, the peak otherwise. `None` to send as fast as possible.
+pub fn rate(flow: &FlowTask, is_enforced: bool) -> Option<f64> {
+    let pattern = flow.traffic.pattern()?;
+    let rate = if is_enforced { pattern.mean_rate() } else { pattern.peak_rate() }?;
+    let payload = pattern.mean_packet()?.max(1.0);
+    Some(rate * (1.0 + headers(flow, payload) / payload))
+}
+
+/// Returns the bytes of the headers for each `payload` bytes of a flow.
+fn headers(flow: &FlowTask, payload: f64) -> f64 {
+    let is_ipv6 = flow.destination.ip().to_canonical().is_ipv6();
+    let ip = if is_ipv6 { IPV6_HEADER } else { IPV4_HEADER };
+    let per_packet = |full: u32, headers: u32| f64::from(headers) * (payload / f64::from(full)).max(1.0);
+    match &flow.transport {
+        TaskTransport::Tcp(options) => {
+            let segment = options.max_segment_size.unwrap_or(FULL_SEGMENT).max(1);
+            per_packet(segment, ip + TCP_HEADER + TCP_TIMESTAMPS)
+        }
+        TaskTransport::Quic => per_packet(FULL_QUIC_PACKET, ip + UDP_HEADER + QUIC_OVERHEAD),
+        TaskTransport::Udp(_)
+        | TaskTransport::Multicast { .. }
+        | TaskTransport::IcmpEcho(_)
+        | TaskTransport::UdpUnreachable(_)
+        | TaskTransport::Stamp { .. } => {
+            let headers = ip + UDP_HEADER;
+            let room = f64::from(MIN_IPV6_MTU - ip - FRAGMENT_HEADER);
+            let is_split = is_ipv6 && payload + f64::from(headers) > f64::from(MIN_IPV6_MTU);
+            let fragments = if is_split { ((payload + f64::from(UDP_HEADER)) / room).ceil() } else { 0.0 };
+            let split =
+                fragments * f64::from(ip + FRAGMENT_HEADER) - f64::from(if is_split { ip } else { 0 });
+            f64::from(headers) + split
+        }
+    }
+}
+
+/// Returns the drops of each rule of a policy.
+pub fn drops(policy: &Policy, drops: EgressDrops) -> Vec<PolicyDrops> {
+    let rate = policy.rate.map(|rate| rate.to_string());
+    let bytes = policy.bytes_per_day.map(|bytes| format!("{bytes} B"));
+    let rules = [
+        ("rate", rate, drops.rate),
+        ("destinations", None, drops.destination),
+        ("interfaces", None, drops.interface),
+        ("bytes_per_day", bytes, drops.budget),
+    ];
+    let of_rule =
+        |(rule, value, packets): (&str, Option<String>, netstage_host::egress::DroppedPackets)| PolicyDrops {
+            rule: rule.into(),
+            value: value.unwrap_or_default(),
+            tcp: packets.tcp,
+            other: packets.other,
+        };
+    rules.into_iter().map(of_rule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netstage_agent_api::task::FlowSide;
+    use netstage_core::quantity::BitRate;
+    use netstage_core::time::Duration;
+    use netstage_core::traffic::Pattern;
+
+    #[test]
+    fn rates_include_the_headers_of_all_packets() {
+        let rate_of = |source: &str, destination: &str, packet: u32, transport: Option<TaskTransport>| {
+            let ends = [source, destination].map(|end| end.parse().unwrap());
+            let pattern = Pattern::Cbr { rate: BitRate(1_000_000), packet };
+            let mut flow = FlowTask::udp("f", FlowSide::Send, ends, pattern, Duration::from_secs(1));
+            flow.transport = transport.unwrap_or(flow.transport);
+            rate(&flow, true).unwrap()
+        };
+        let v4 = ("10.0.0.1:0", "10.0.0.2:5001");
+        let v6 = ("[fd00::1]:0", "[fd00::2]:5001");
+        for (ends, packet, transport, factor) in [
+            (v4, 100, None, 1.28),
+            (v4, 1472, None, 1500.0 / 1472.0),
+            (v6, 100, None, 1.48),
+            // Charged as two fragments.
+            (v6, 1400, None, (1400.0 + 8.0 + 2.0 * 48.0) / 1400.0),
+            (v4, 100, Some(TaskTransport::Tcp(Default::default())), 1.52),
+            (v4, 14_480, Some(TaskTransport::Tcp(Default::default())), 1500.0 / 1448.0),
+        ] {
+            let found = rate_of(ends.0, ends.1, packet, transport.clone());
+            assert!((found / 1e6 - factor).abs() < 1e-9, "{ends:?} {packet} {transport:?}: {found}");
+        }
+    }
+}

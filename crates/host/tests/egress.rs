@@ -1,0 +1,178 @@
+//! Tests of the kernel's limits on what a group of threads sends.
+
+#[path = "../../../tests/support/pair.rs"]
+mod pair;
+
+use netstage_core::edge::IpPrefix;
+use netstage_core::quantity::BitRate;
+use netstage_core::rng::RandomStream;
+use netstage_harness::{needs, skip};
+use netstage_host::egress::{EgressGroup, EgressLimits};
+use netstage_host::netns::Namespace;
+use netstage_host::netns::netlink::{Netlink, VethOptions};
+use netstage_host::netns::routes::{Metrics, StaticRoute};
+use pair::Pair;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::Command;
+
+/// Rate that no test reaches.
+const UNREACHED: BitRate = BitRate(1_000_000_000_000);
+/// Path MTU to which a message from the network can lower that of IPv4, and smallest MTUs of the families.
+const MIN_PATH_MTU: u64 = 552;
+const MIN_IPV4_MTU: u64 = 68;
+const MIN_IPV6_MTU: u64 = 1280;
+const ETHERNET_HEADER: u64 = 14;
+/// Addresses behind the pair, each with a route of its own.
+const BEHIND: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+
+/// Returns packets and bytes at the IP layer that a namespace has sent over the link.
+fn sent(namespace: &Namespace, link: &str) -> (u64, u64) {
+    let statistics = Netlink::open(namespace).unwrap().link(link).unwrap().statistics;
+    (statistics.sent_packets, statistics.sent_bytes - ETHERNET_HEADER * statistics.sent_packets)
+}
+
+/// Draws between two values, often one of them.
+fn draw(random: &mut RandomStream, low: u64, high: u64) -> u64 {
+    match random.below(4) {
+        0 => low,
+        1 => high,
+        _ => low + random.below(high - low + 1),
+    }
+}
+
+/// Routes the addresses behind the pair with a random MTU of the link and of the path. Returns those of the path.
+fn draw_mtus(pair: &Pair, random: &mut RandomStream) -> [u64; 2] {
+    let mut netlink = Netlink::open(&pair.left).unwrap();
+    // Below the smallest MTU of IPv6, the link loses its addresses and routes of that family.
+    let device = match random.chance(0.3) {
+        true => draw(random, MIN_IPV4_MTU, MIN_IPV6_MTU - 1),
+        false => draw(random, MIN_IPV6_MTU, 1500),
+    };
+    netlink.set_mtu("left0", device as u32).unwrap();
+    let mut paths = [device; 2];
+    for ((path, lowest), far) in paths.iter_mut().zip([MIN_PATH_MTU, MIN_IPV6_MTU]).zip(BEHIND) {
+        let far: IpAddr = far.parse().unwrap();
+        let destination = (far, if far.is_ipv4() { 32 } else { 128 });
+        let _ = netlink.delete_route(destination, "left0");
+        if far.is_ipv6() && device < lowest {
+            continue;
+        }
+        *path = draw(random, lowest.min(device), device);
+        let metrics = Metrics { mtu: Some(*path as u32), ..Metrics::default() };
+        let gateway = Some(if far.is_ipv4() { "10.1.0.1" } else { "fd00::1" }.parse().unwrap());
+        let route = StaticRoute { destination, gateway, link: "left0", preferred_source: None, metrics };
+        netlink.add_route(&route).unwrap();
+    }
+    paths
+}
+
+fn no_packet_is_charged_less_than_it_takes_on_the_link() {
+    needs::root();
+    let mut random = RandomStream::new(netstage_harness::seed("egress"), "fragments");
+    let limits = EgressLimits { rate: Some(UNREACHED), ..EgressLimits::default() };
+    let group = EgressGroup::create(limits).unwrap();
+    let pair = Pair::new(VethOptions::default());
+    for round in 0..needs::cases(200) {
+        let paths = draw_mtus(&pair, &mut random);
+        let discovers = random.chance(0.7);
+        pair.left.sysctl("net.ipv4.ip_no_pmtu_disc", if discovers { "0" } else { "1" }).unwrap();
+        for (far, path) in BEHIND.into_iter().zip(paths) {
+            let length = draw(&mut random, 1, 9000);
+            let payload = vec![0; length as usize];
+            let before = (sent(&pair.left, "left0"), group.sent().unwrap());
+            let to = SocketAddr::new(far.parse().unwrap(), 9);
+            let send = || {
+                group.enter().unwrap();
+                let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                UdpSocket::bind(any).unwrap().send_to(&payload, to)
+            };
+            if pair.left.run(send).unwrap().is_err() {
+                // The link has lost this family.
+                assert!(to.is_ipv6(), "{to}");
+                continue;
+            }
+            let after = (sent(&pair.left, "left0"), group.sent().unwrap());
+            let (packets, bytes) = (after.0.0 - before.0.0, after.0.1 - before.0.1);
+            let charged = after.1 - before.1;
+            let case = format!("round {round}: {length} B to {to}, path MTU {path}, {packets} packets");
+            assert!(charged >= bytes, "{case}: {charged} of {bytes} B charged");
+            if to.is_ipv4() && discovers && packets == 1 {
+                assert_eq!(charged, bytes, "{case}");
+            }
+        }
+        // Only then do addresses of IPv6 return.
+        let mut netlink = Netlink::open(&pair.left).unwrap();
+        netlink.set_mtu("left0", 1500).unwrap();
+        let _ = netlink.add_address("left0", "fd00::".parse().unwrap(), 127);
+        let _ = netlink.add_neighbor("left0", "fd00::1".parse().unwrap(), pair::RIGHT_MAC);
+    }
+}
+
+fn limits_apply_to_the_threads_of_the_group_only() {
+    needs::root();
+    let limits = EgressLimits {
+        destinations: Some(vec![IpPrefix::new("10.1.0.1".parse().unwrap(), 32).unwrap()]),
+        rate: Some(BitRate(1_000_000)),
+        ..EgressLimits::default()
+    };
+    let group = EgressGroup::create(limits).unwrap();
+    let pair = Pair::new(VethOptions::default());
+    let socket = || UdpSocket::bind("[::]:0").unwrap();
+    let inside = |to: &str| {
+        let send = || {
+            group.enter().unwrap();
+            socket().send_to(&[0; 1000], to)
+        };
+        pair.left.run(send).unwrap()
+    };
+    inside("[::ffff:10.1.0.1]:9").unwrap();
+    assert_eq!(inside("[fd00::1]:9").unwrap_err().kind(), ErrorKind::PermissionDenied);
+    let outside = pair.left.run(|| socket().send_to(&[0; 1000], "[::ffff:10.1.0.1]:9")).unwrap();
+    outside.unwrap();
+    assert_eq!(group.sent().unwrap(), 1028);
+    let drops = group.drops();
+    assert_eq!((drops.destination.other, drops.destination.tcp, drops.rate.other), (1, 0, 0));
+    for _ in 0..100 {
+        let _ = inside("[::ffff:10.1.0.1]:9");
+    }
+    assert!(group.drops().rate.other > 0, "{:?}", group.drops());
+}
+
+/// Helper of another test: its mount namespace has no hierarchy of cgroups.
+fn limits_without_a_mounted_hierarchy() {
+    if std::env::var_os("NETSTAGE_TEST_UNMOUNTED").is_none() {
+        skip("helper of another test");
+    }
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let before = mounts();
+    assert!(!before.contains(" - cgroup2 "), "{before}");
+    limits_apply_to_the_threads_of_the_group_only();
+    assert_eq!(mounts(), before);
+}
+
+fn limits_apply_where_no_hierarchy_is_mounted() {
+    needs::root();
+    needs::program("unshare", "util-linux");
+    let helper = std::env::current_exe().unwrap();
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "umount --all --lazy --types cgroup2; exec \"$@\"", "sh"])
+        .arg(helper)
+        .args(["--exact", "limits_without_a_mounted_hierarchy", "--ignored", "--nocapture"])
+        .env("NETSTAGE_TEST_UNMOUNTED", "1")
+        .output()
+        .unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+}
+
+netstage_harness::tests![
+    no_packet_is_charged_less_than_it_takes_on_the_link,
+    limits_apply_to_the_threads_of_the_group_only,
+    #[ignore = "started by the test without a mounted hierarchy"]
+    limits_without_a_mounted_hierarchy,
+    limits_apply_where_no_hierarchy_is_mounted,
+];
+netstage_harness::main![self];

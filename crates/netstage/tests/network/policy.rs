@@ -1,0 +1,107 @@
+//! Tests of what a run says about the packets that the policy of an agent dropped. The path itself loses none.
+
+use crate::support::fleet::Fleet;
+use crate::support::{TestProcess, mean, output_text};
+use netstage_host::netns::Namespace;
+use serde_json::Value;
+use std::fs;
+
+const AGENTS: [&str; 2] = ["left", "right"];
+/// Exit code of a void run.
+const VOID: i32 = 5;
+
+/// Two agents with a rate of 10 Mbit/s, joined by a router that loses nothing.
+struct LimitedAgents {
+    fleet: Fleet,
+    _router: Namespace,
+    _processes: Vec<TestProcess>,
+}
+
+impl LimitedAgents {
+    fn new(name: &str) -> LimitedAgents {
+        let fleet = Fleet::new(name, &AGENTS);
+        let router = fleet.join_by_router();
+        fleet.write_policy("rate = \"10 Mbit/s\"\nmax_duration = \"1 min\"");
+        let mut processes = vec![fleet.serve()];
+        processes.extend(fleet.join_all(&AGENTS));
+        LimitedAgents { fleet, _router: router, _processes: processes }
+    }
+
+    /// Runs one flow from left to right. Returns exit code, output and record.
+    fn run(&self, name: &str, flow: &str) -> (i32, String, Value) {
+        let scenario = format!(
+            "[scenario]\nduration = \"3 s\"\nseed = 1\n[node.left]\n[node.right]\n[link.wire]\nends = [\"left\", \"right\"]\n\
+             rate = \"1 Gbit/s\"\nbuffer = \"100 packets\"\n[place]\nleft = \"left\"\nright = \"right\"\n\
+             [flow.f]\nfrom = \"left\"\nto = \"right\"\n{flow}\n[measure]\ninterval = \"100 ms\"\n"
+        );
+        let file = format!("{name}.toml");
+        fs::write(self.fleet.folder.join(&file), scenario).unwrap();
+        let output = self.fleet.run_with(&file, name, &["--retries", "0"]);
+        let folder = self.fleet.folder.join(name);
+        let record =
+            if folder.join("record.json").exists() { crate::support::record(&folder) } else { Value::Null };
+        (output.status.code().unwrap(), output_text(&output), record)
+    }
+}
+
+fn packets_dropped_by_the_policy_are_not_losses_of_the_path() {
+    let agents = LimitedAgents::new("policy-drops");
+    // Means below the policy, and peaks far above it.
+    let bursts = "rate = \"40 Mbit/s\", packet = \"1000 B\", on = \"200 ms\", off = \"1 s\"";
+    for (name, transport, model) in [
+        ("udp", "udp", format!("model = \"on-off\", {bursts}")),
+        ("self-similar", "udp", format!("model = \"pareto\", shape = 1.5, {bursts}")),
+        ("tcp", "tcp", format!("model = \"on-off\", {bursts}")),
+        ("quic", "quic", format!("model = \"on-off\", {bursts}")),
+    ] {
+        let flow = format!("transport = \"{transport}\"\ntraffic = {{ {model} }}");
+        let (code, printed, record) = agents.run(name, &flow);
+        let said = if transport == "udp" { &record["void"] } else { &record["warnings"] };
+        let said = said.to_string();
+        assert!(said.contains("policy of left: dropped"), "{name}: {printed}\n{record:#}");
+        assert!(said.contains("packets by `rate` = 10 Mbit/s"), "{name}: {said}");
+        if transport == "udp" {
+            assert_eq!(code, VOID, "{name}: {printed}");
+            // Drops after the last packet that arrived are unknown to the receiver.
+            let lost = mean(&record, "flow.lost", "f");
+            let dropped = said.split("dropped ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+            let dropped: f64 = dropped.parse().unwrap();
+            assert!(lost <= dropped && lost > 0.8 * dropped, "{name}: {lost} lost, {said}");
+        } else {
+            assert!(said.contains("limited by the policy"), "{name}: {said}");
+        }
+    }
+    // Within the policy, nothing is dropped or said.
+    let flow = "transport = \"udp\"\ntraffic = { model = \"cbr\", rate = \"7 Mbit/s\", packet = \"100 B\" }";
+    let (_, printed, record) = agents.run("within", flow);
+    assert!(!record.to_string().contains("policy of"), "{printed}\n{record:#}");
+    assert_eq!(mean(&record, "flow.lost", "f"), 0.0, "{printed}");
+}
+
+fn rates_above_the_policy_with_their_headers_are_refused() {
+    let agents = LimitedAgents::new("policy-headers");
+    for (name, flow) in [
+        (
+            "udp",
+            "transport = \"udp\"\ntraffic = { model = \"cbr\", rate = \"9 Mbit/s\", packet = \"100 B\" }",
+        ),
+        (
+            "tcp",
+            "transport = \"tcp\"\ntraffic = { model = \"cbr\", rate = \"9.9 Mbit/s\", packet = \"2000 B\" }",
+        ),
+        (
+            "poisson",
+            "transport = \"quic\"\ntraffic = { model = \"poisson\", rate = \"9 Mbit/s\", packet = \"200 B\" }",
+        ),
+    ] {
+        let (code, printed, _) = agents.run(name, flow);
+        assert_eq!(code, 1, "{name}: {printed}");
+        assert!(printed.contains("with their IP and transport headers"), "{name}: {printed}");
+        assert!(printed.contains("allows 10 Mbit/s"), "{name}: {printed}");
+    }
+}
+
+netstage_harness::tests![
+    packets_dropped_by_the_policy_are_not_losses_of_the_path,
+    rates_above_the_policy_with_their_headers_are_refused,
+];
