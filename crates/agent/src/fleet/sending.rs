@@ -1,5 +1,5 @@
-//! What an agent sends, as the kernel counts it for the policy: the rate of a flow before the run, and the packets dropped
-//! in it. Rates include the headers of IP and of the transport.
+//! Packets of an agent as the kernel counts them for the policy: the rate of a flow before the run, and the drops in it.
+//! Rates include the headers of IP and of the transport.
 
 use netstage_agent_api::results::PolicyDrops;
 use netstage_agent_api::task::{FlowTask, TaskTransport};

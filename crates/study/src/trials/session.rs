@@ -325,7 +325,7 @@ impl<'a> TestSession<'a> {
             let rest = flow.strip_prefix(&self.test.probe.name);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        // A reflector's counters cannot tell which packets the policy of the sender's host dropped.
+        // A reflector's counters do not separate packets that the policy of the sender's host dropped.
         let is_stamp = matches!(self.test.method, Method::Stamp { .. });
         let is_unknown = |flow: &str| is_stamp && outcome::dropped_by_policy(outcome, flow) > 0;
         let others = outcome.late_senders.iter().filter(|(flow, _)| !is_probe(flow) || is_unknown(flow));
