@@ -3,7 +3,6 @@
 //! A flow is active from the bin in which it starts until the bin in which it stops or the last byte of its bulk
 //! transfer arrives. A VPN is active while one of its flows is. A bin without an active flow has no value.
 
-use crate::select::matches;
 use netstage_core::measure::{jain, weighted_fairness};
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::{Metric, RunOutcome, Series};
@@ -27,7 +26,7 @@ pub fn derive(plan: &Plan, outcome: &mut RunOutcome) {
         derived.extend(intra_vpn(plan, outcome.bins, &members));
     }
     derived.extend(utilization(plan, outcome));
-    for (group, (count, of)) in unfinished(plan, outcome, "") {
+    for (group, (count, of)) in unfinished(plan, outcome, |_| true) {
         outcome.warnings.push(format!(
             "flow.{group}: {count} of {of} transfers had not completed at the end of the run; its completion times are those \
              of the others"
@@ -37,12 +36,12 @@ pub fn derive(plan: &Plan, outcome: &mut RunOutcome) {
     outcome.series.sort_by_key(|series| series.metric);
 }
 
-/// Returns the number of transfers of a given size that have not completed, and of all, by flow group. `subject` is a
-/// pattern of their names.
+/// Returns the number of transfers of a given size that have not completed, and of all, by flow group, of the flows that
+/// `is_selected` accepts by name.
 pub fn unfinished<'a>(
     plan: &'a Plan,
     outcome: &RunOutcome,
-    subject: &str,
+    is_selected: impl Fn(&str) -> bool,
 ) -> BTreeMap<&'a str, (usize, usize)> {
     let times = outcome.distributions.iter().filter(|one| one.metric == Metric::FlowCompletionTime);
     let completed: HashSet<&str> = times.map(|one| one.subject.as_str()).collect();
@@ -51,7 +50,7 @@ pub fn unfinished<'a>(
     let mut found = BTreeMap::new();
     for (index, group) in plan.flows.iter().enumerate().filter(|(_, group)| is_sized(group)) {
         let names = (0..group.count).map(|member| plan.flow_name(index, member));
-        let names: Vec<String> = names.filter(|name| matches(subject, name)).collect();
+        let names: Vec<String> = names.filter(|name| is_selected(name)).collect();
         let missing = names.iter().filter(|name| !completed.contains(name.as_str())).count();
         if missing > 0 {
             found.insert(group.name.as_str(), (missing, names.len()));
@@ -373,12 +372,12 @@ mod tests {
             buckets: vec![(1_000_000, 1)],
         };
         outcome.distributions = vec![distribution("bulka[1]")];
-        assert_eq!(unfinished(&plan, &outcome, ""), [("bulka", (1, 2))].into());
-        assert_eq!(unfinished(&plan, &outcome, "*[1]"), [].into());
+        assert_eq!(unfinished(&plan, &outcome, |_| true), [("bulka", (1, 2))].into());
+        assert_eq!(unfinished(&plan, &outcome, |name| name.ends_with("[1]")), [].into());
         derive(&plan, &mut outcome);
         assert!(outcome.warnings[0].starts_with("flow.bulka: 1 of 2 transfers"), "{:?}", outcome.warnings);
         outcome.distributions.push(distribution("bulka[0]"));
-        assert_eq!(unfinished(&plan, &outcome, ""), [].into());
+        assert_eq!(unfinished(&plan, &outcome, |_| true), [].into());
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Collected {
         }
         // Transfers that have not ended take longer than the run.
         self.has_lower_bound |= selection.metric == Metric::FlowCompletionTime.info().name
-            && !unfinished(&cell.plan, outcome, &selection.subject).is_empty();
+            && !unfinished(&cell.plan, outcome, |name| matches(&selection.subject, name)).is_empty();
         if let (Statistic::Quantile(_), Some(metric)) =
             (selection.statistic, Metric::by_name(&selection.metric))
         {

@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 
 /// Number of replies before and after a step.
 const SIDE: usize = 8;
-/// Smallest change that is told from errors of timestamps, nanoseconds.
+/// Smallest change that is not an error of timestamps, nanoseconds.
 const MIN_CHANGE: i64 = 1_000_000;
 
 /// Detector of changes between the clocks of sender and reflector.
