@@ -133,7 +133,7 @@ mod tests {
         let series = session.series("sla", 1);
         let found: Vec<(&str, f64)> =
             series.iter().map(|series| (series.subject.as_str(), series.values[0])).collect();
-        assert_eq!(found, [("sla[forward]", 2.0), ("sla[backward]", 1.0), ("sla", 0.0)]);
+        assert_eq!(found, [("sla[forward]", 2.0), ("sla[backward]", 1.0), ("sla", 0.0), ("sla", 1.0)]);
         let distributions = session.distributions("sla");
         let buckets = |metric, subject: &str| {
             let mut found = distributions.iter();

@@ -241,6 +241,7 @@ mod tests {
     fn values_of_a_whole_run_are_those_of_its_distribution() {
         let mut plan = fixture::plan();
         plan.duration = Duration::from_secs(2);
+        plan.flows.iter_mut().for_each(|flow| flow.start = Instant::ZERO);
         let (metric, interval) = (Metric::FlowDelay, Duration::from_secs(1));
         let series = vec![Series { metric, subject: "f".into(), values: vec![0.001, 0.004] }];
         // Nine delays of 1 ms in the first bin, one of 2 ms and one of 6 ms in the second.

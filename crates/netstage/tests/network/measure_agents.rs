@@ -115,8 +115,12 @@ fn add_ipv6(fleet: &Fleet, router: &Namespace) {
     for (number, host) in (1..).zip(&fleet.hosts) {
         let (own, gateway) = (format!("fd01:{number}::2"), format!("fd01:{number}::1"));
         let mut links = Netlink::open(host).unwrap();
-        links.add_address("data", address(&own), 64).unwrap();
-        Netlink::open(router).unwrap().add_address(&format!("d{number}"), address(&gateway), 64).unwrap();
+        let far = format!("d{number}");
+        // A router solicits the neighbors of packets that it forwards from its link-local address.
+        for (own, gateway) in [(own.as_str(), gateway.as_str()), ("fe80::2", "fe80::1")] {
+            links.add_address("data", address(own), 64).unwrap();
+            Netlink::open(router).unwrap().add_address(&far, address(gateway), 64).unwrap();
+        }
         links.add_route(&default_route(&gateway, "data")).unwrap();
     }
 }
