@@ -2,6 +2,7 @@
 
 use crate::flow_aggregates;
 use crate::select::matches;
+use crate::statistics::in_unit;
 use netstage_core::measure::Histogram;
 use netstage_scenario::outcome::{AchievedLoad, Distribution, Metric, RunOutcome};
 use netstage_scenario::plan::Plan;
@@ -107,11 +108,6 @@ fn averaged(load: AchievedLoad, runs: &[(f64, f64)]) -> Option<LoadEntry> {
     let AchievedLoad { subject, quantity, unit, layer, .. } = load;
     let entry = LoadEntry { subject, quantity, unit, layer, requested, achieved, worst };
     (requested.is_finite() && achieved.is_finite()).then_some(entry)
-}
-
-/// Converts a value of a distribution to the unit of its metric.
-pub fn in_unit(billionths: u64) -> f64 {
-    billionths as f64 / 1e9
 }
 
 /// Returns summary statistics of a distribution, in the unit of its metric.

@@ -1,10 +1,9 @@
 //! Evaluation of expectations in each cell.
 
 use crate::derive::unfinished;
-use crate::distribution::in_unit;
 use crate::format;
 use crate::select::{cell_matches, covers_run, matches, select};
-use crate::statistics::estimate;
+use crate::statistics::{estimate, in_unit};
 use netstage_core::measure::{Histogram, values_needed};
 use netstage_scenario::Cell;
 use netstage_scenario::expect::{Bound, Expectation, Selection, Statistic};

@@ -1,7 +1,7 @@
 //! Evaluation of a selection: one value per run.
 
 use crate::derive::{is_whole_span, measured, series_of, whole_span};
-use crate::distribution::in_unit;
+use crate::statistics::in_unit;
 use netstage_core::measure::{Bound, converged_from};
 use netstage_core::time::Instant;
 use netstage_scenario::Cell;

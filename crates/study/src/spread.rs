@@ -1,8 +1,8 @@
 //! Figures of distributions: percentiles, histograms, cumulative distributions and boxes.
 
-use crate::distribution::in_unit;
 use crate::figure::{Axis, AxisScale, Figure, FigureKind, FigureSeries};
 use crate::format::{self, rounded};
+use crate::statistics::in_unit;
 use netstage_core::measure::{Histogram, QuantileEstimate, values_needed};
 
 /// Points per decade of the axis of nines.

@@ -3,6 +3,11 @@
 use netstage_core::measure::Summary;
 use netstage_scenario::record::Estimate;
 
+/// Converts a value of a distribution to the unit of its metric.
+pub fn in_unit(billionths: u64) -> f64 {
+    billionths as f64 / 1e9
+}
+
 /// Returns the mean of the values other than NaN, with its 95 % interval. There is no mean if a value is infinite
 /// (a run without convergence).
 pub fn estimate(values: &[f64]) -> Estimate {
