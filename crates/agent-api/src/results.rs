@@ -57,9 +57,10 @@ pub struct PolicyDrops {
 }
 
 impl PolicyDrops {
-    /// Returns the drops since earlier ones, which have the same rules.
+    /// Returns the drops since earlier ones, which have the same rules, or are empty if none were counted before.
     pub fn since(now: Vec<PolicyDrops>, earlier: &[PolicyDrops]) -> Vec<PolicyDrops> {
-        let pairs = now.into_iter().zip(earlier);
+        let none = PolicyDrops::default();
+        let pairs = now.into_iter().zip(earlier.iter().chain(std::iter::repeat(&none)));
         let new = pairs.map(|(now, earlier)| PolicyDrops {
             tcp: now.tcp.saturating_sub(earlier.tcp),
             other: now.other.saturating_sub(earlier.other),

@@ -285,11 +285,9 @@ impl PolicyGuard {
     fn log_drops(&self) {
         let drops = self.drops();
         let before = std::mem::replace(&mut *lock(&self.logged_drops), drops.clone());
-        // There are none before the first call.
-        let new = if before.is_empty() { drops } else { PolicyDrops::since(drops, &before) };
-        let counts =
-            new.iter().map(|drops| (drops.tcp + drops.other, &drops.rule)).filter(|(count, _)| *count > 0);
-        let counts: Vec<String> = counts.map(|(count, rule)| format!("{count} by `{rule}`")).collect();
+        let new = PolicyDrops::since(drops, &before);
+        let count = |drops: &PolicyDrops| format!("{} by `{}`", drops.tcp + drops.other, drops.rule);
+        let counts: Vec<String> = new.iter().map(count).collect();
         if !counts.is_empty() {
             let counts = counts.join(", ");
             (self.log)(Level::Alarm, &format!("packets of earlier runs dropped by the policy: {counts}"));

@@ -120,9 +120,9 @@ impl MeasurementOutcome {
             };
             outcome.flows.push(flow(parameters, (id, name, reverse), sent, received, first_bin, interrupted));
         }
-        // Of a side that was lost, only the intervals that it reported are known.
-        let reported = [reports.0, reports.1].iter().any(|side| side.is_none());
-        let known = timeline.reported().last().filter(|_| reported).map(|last| last.to);
+        // A side without a report is known only from the intervals that it sent during the run.
+        let is_partial = here.is_none() || there.is_none();
+        let known = timeline.reported().last().filter(|_| is_partial).map(|last| last.to);
         let end = known.map_or(end, |known| end.min(known));
         let transferred = outcome.flows.iter().filter_map(|f| f.received.as_ref()?.last_bytes_ns).max();
         let end = match transferred {
