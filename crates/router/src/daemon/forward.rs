@@ -334,8 +334,9 @@ impl RouterForwardingLoop {
 
     /// Applies what the RSVP-TE speaker has reported.
     fn poll_rsvp(&mut self) {
-        let changes = self.rsvp.as_mut().map_or_else(Vec::new, |rsvp| rsvp.poll(&self.log));
+        let Some((changes, unapplied)) = self.rsvp.as_mut().map(|rsvp| rsvp.poll(&self.log)) else { return };
         changes.into_iter().for_each(|key| self.apply(key));
+        drop(unapplied);
     }
 
     /// Forwards packets of the kernel, which cannot add labels itself.

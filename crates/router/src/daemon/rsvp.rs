@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -31,7 +31,8 @@ pub(super) type RsvpCommands = UnboundedSender<RsvpCommand>;
 #[derive(Debug)]
 pub(super) struct Rsvp {
     commands: RsvpCommands,
-    notices: Receiver<Notice>,
+    /// Until the end.
+    notices: Option<Receiver<Notice>>,
     thread: Option<JoinHandle<()>>,
     /// Numbers of the interfaces, in the order of the speaker's.
     interfaces: Vec<u32>,
@@ -50,13 +51,18 @@ struct Tunnel {
     failure: Option<String>,
 }
 
-/// Report of the speaker's thread.
+/// Notice of the speaker's thread.
 #[derive(Debug)]
 enum Notice {
-    Report(RsvpReport),
+    /// Reports. The thread waits until they are applied.
+    Reports(Vec<RsvpReport>, Unapplied),
     /// The thread has ended because of an error.
     Ended(io::Error),
 }
+
+/// Held until reports are applied. The speaker then advertises the labels; before, their packets would be dropped.
+#[derive(Debug)]
+pub(super) struct Unapplied(#[expect(dead_code, reason = "its end is the signal")] Sender<()>);
 
 impl Rsvp {
     /// Starts a speaker on interfaces, given with their numbers. The bell rings for each report.
@@ -77,7 +83,13 @@ impl Rsvp {
                 let _ = sender.send(notice);
                 let _ = bell.write(1);
             };
-            if let Err(error) = speak(config, sockets, received, |report| ring(Notice::Report(report))) {
+            let apply = |reports| {
+                let (held, applied) = channel();
+                ring(Notice::Reports(reports, Unapplied(held)));
+                // Fails as soon as the other end is dropped.
+                let _ = applied.recv();
+            };
+            if let Err(error) = speak(config, sockets, received, apply) {
                 ring(Notice::Ended(error));
             }
         };
@@ -85,7 +97,7 @@ impl Rsvp {
         let thread = thread.map_err(|error| StartupError::from_system("cannot start RSVP-TE", &error))?;
         let mut rsvp = Rsvp {
             commands,
-            notices,
+            notices: Some(notices),
             thread: Some(thread),
             interfaces,
             tunnels: BTreeMap::new(),
@@ -159,13 +171,15 @@ impl Rsvp {
         })
     }
 
-    /// Handles the reports of the speaker. Returns the changed routes and labels.
-    pub fn poll(&mut self, log: &Log) -> Vec<SourceKey> {
-        let mut changes = Vec::new();
-        while let Ok(notice) = self.notices.try_recv() {
+    /// Handles the reports of the speaker. Returns the changed routes and labels, to be applied now.
+    pub fn poll(&mut self, log: &Log) -> (Vec<SourceKey>, Vec<Unapplied>) {
+        let (mut changes, mut unapplied) = (Vec::new(), Vec::new());
+        while let Some(Ok(notice)) = self.notices.as_ref().map(Receiver::try_recv) {
             match notice {
-                Notice::Report(RsvpReport::Event(event)) => changes.extend(self.handle_event(event, log)),
-                Notice::Report(RsvpReport::Fault(fault)) => log(Level::Alarm, &format!("RSVP-TE on {fault}")),
+                Notice::Reports(reports, held) => {
+                    reports.into_iter().for_each(|report| changes.extend(self.handle(report, log)));
+                    unapplied.push(held);
+                }
                 Notice::Ended(error) => {
                     let line =
                         format!("RSVP-TE has ended, its labels are removed: {error}; restart the router");
@@ -175,10 +189,17 @@ impl Rsvp {
                 }
             }
         }
-        changes
+        (changes, unapplied)
     }
 
-    fn handle_event(&mut self, event: RsvpEvent, log: &Log) -> Vec<SourceKey> {
+    fn handle(&mut self, report: RsvpReport, log: &Log) -> Vec<SourceKey> {
+        let event = match report {
+            RsvpReport::Event(event) => event,
+            RsvpReport::Fault(fault) => {
+                log(Level::Alarm, &format!("RSVP-TE on {fault}"));
+                return Vec::new();
+            }
+        };
         match event {
             RsvpEvent::Up { tunnel: number, lsp, to } => {
                 let Some(tunnel) = self.tunnels.get_mut(&number) else { return Vec::new() };
@@ -285,6 +306,8 @@ impl Rsvp {
 impl Drop for Rsvp {
     fn drop(&mut self) {
         self.command(RsvpCommand::Stop);
+        // The thread does not wait for reports to be applied any more.
+        drop(self.notices.take());
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -293,10 +316,10 @@ fn speak(
     config: RsvpConfig,
     sockets: RsvpSockets,
     commands: UnboundedReceiver<RsvpCommand>,
-    mut each: impl FnMut(RsvpReport),
+    apply: impl Fn(Vec<RsvpReport>),
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(rsvp::run(config, sockets, Instant::now(), commands, |_, report| each(report)))
+    runtime.block_on(rsvp::run(config, sockets, Instant::now(), commands, |_, reports| apply(reports)))
 }
 
 fn configuration(settings: &RsvpSettings) -> RsvpConfig {

@@ -25,6 +25,7 @@ pub(super) struct Driver<H> {
     /// Time of the next check of the interfaces.
     next_check: Instant,
     tunnels: BTreeSet<u16>,
+    faults: Vec<RsvpFault>,
     epoch: std::time::Instant,
     handle: H,
 }
@@ -36,7 +37,7 @@ enum Wake {
     Timer,
 }
 
-impl<H: FnMut(Instant, RsvpReport)> Driver<H> {
+impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
     pub(super) fn new(
         config: RsvpConfig,
         place: RsvpSockets,
@@ -48,6 +49,7 @@ impl<H: FnMut(Instant, RsvpReport)> Driver<H> {
             interfaces: Vec::new(),
             next_check: Instant::ZERO,
             tunnels: BTreeSet::new(),
+            faults: Vec::new(),
             place,
             epoch,
             handle,
@@ -158,7 +160,7 @@ impl<H: FnMut(Instant, RsvpReport)> Driver<H> {
         self.interfaces[position] = None;
         self.speaker.remove_interface(self.now(), position as u32 + 1);
         let interface = self.place.interfaces[position].name.clone();
-        self.report(RsvpReport::Fault(RsvpFault { interface, reason: error.to_string() }));
+        self.faults.push(RsvpFault { interface, reason: error.to_string() });
     }
 
     /// Opens interfaces that failed, if they are up again.
@@ -181,13 +183,16 @@ impl<H: FnMut(Instant, RsvpReport)> Driver<H> {
         }
     }
 
-    /// Sends the speaker's messages, and reports its events.
+    /// Reports the speaker's events, and then sends its messages: a label must be usable before another router knows it.
     fn settle(&mut self) {
+        let faults = self.faults.drain(..).map(RsvpReport::Fault);
+        let events = std::iter::from_fn(|| self.speaker.poll_event()).map(RsvpReport::Event);
+        let reports: Vec<RsvpReport> = faults.chain(events).collect();
+        if !reports.is_empty() {
+            (self.handle)(now_since(self.epoch), reports);
+        }
         while let Some(transmit) = self.speaker.poll_transmit() {
             self.send(&transmit);
-        }
-        while let Some(event) = self.speaker.poll_event() {
-            self.report(RsvpReport::Event(event));
         }
     }
 
@@ -197,11 +202,6 @@ impl<H: FnMut(Instant, RsvpReport)> Driver<H> {
         if let Some(interface) = self.interfaces.get(position).and_then(Option::as_ref) {
             let _ = interface.send(transmit);
         }
-    }
-
-    fn report(&mut self, report: RsvpReport) {
-        let now = self.now();
-        (self.handle)(now, report);
     }
 }
 

@@ -112,7 +112,8 @@ pub fn snapshot(commands: &UnboundedSender<RsvpCommand>) -> Option<RsvpSnapshot>
 }
 
 /// Runs a speaker until it is stopped or the command channel is closed, then tears down its tunnels. `handle` is called
-/// for each report with the time since `epoch`, and must not block: it runs in the speaker's task.
+/// with the time since `epoch` and the reports of that time. It returns when they are applied: the messages that
+/// advertise the labels are sent afterwards.
 ///
 /// Fails if an interface cannot be opened at the start; the error names it. An interface that fails later is opened
 /// again when it is up.
@@ -121,7 +122,7 @@ pub async fn run(
     place: RsvpSockets,
     epoch: std::time::Instant,
     commands: UnboundedReceiver<RsvpCommand>,
-    handle: impl FnMut(Instant, RsvpReport),
+    handle: impl FnMut(Instant, Vec<RsvpReport>),
 ) -> io::Result<()> {
     driver::Driver::new(config, place, epoch, handle)?.run(commands).await
 }

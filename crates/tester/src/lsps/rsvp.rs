@@ -78,8 +78,10 @@ impl RsvpSpeakers {
         }
         let epoch = std::time::Instant::now();
         let speak = move |(config, sockets, received, state): RsvpSpeakerTask| async move {
-            let on_report = |_, report| update(&mut lock(&state), report);
-            if let Err(error) = rsvp::run(config, sockets, epoch, received, on_report).await {
+            let on_reports = |_, reports: Vec<RsvpReport>| {
+                reports.into_iter().for_each(|report| update(&mut lock(&state), report));
+            };
+            if let Err(error) = rsvp::run(config, sockets, epoch, received, on_reports).await {
                 lock(&state).fault = Some(error.to_string());
             }
         };
