@@ -73,7 +73,8 @@ pub enum SteadyVerdict {
 /// Result of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SteadyResult {
-    /// Highest rate carried steadily in a confirming trial; `None` if there was none.
+    /// Highest rate carried steadily in a confirming trial, but at most the rate at which its packets arrived; `None` if there
+    /// was none.
     pub rate: Option<OfferedLoad>,
     /// Highest mean rate of any trial without loss and with a steady delay, also of those in which the tester offered less
     /// than requested, but at most the rate at which the packets arrived; `None` if there was none. A lower bound of the
@@ -201,7 +202,7 @@ impl Steady {
     /// Returns the result so far.
     pub fn result(&self) -> SteadyResult {
         SteadyResult {
-            rate: self.found.map(|(steps, _)| self.steps(steps)),
+            rate: self.found.map(|(steps, result)| result.carried(self.steps(steps))),
             bound: (self.bound > 0.0).then_some(OfferedLoad(self.bound)),
             trial: self.found.map(|(_, result)| result),
             beyond: self.beyond,

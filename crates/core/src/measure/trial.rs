@@ -68,6 +68,8 @@ pub struct FrameSize {
 const ETHERNET: u32 = 18;
 /// Ethernet preamble, start delimiter and inter-frame gap.
 const ETHERNET_GAP: u32 = 20;
+/// Share by which the rate of arrival can miss the load because times are whole nanoseconds.
+const ROUNDING: f64 = 1e-6;
 
 impl FrameSize {
     /// Returns the sizes of UDP over IPv4 in an untagged Ethernet frame of `link` bytes including its check
@@ -293,6 +295,13 @@ impl TrialResult {
     pub fn delivered(&self) -> OfferedLoad {
         let arrived = self.arrivals.and_then(|arrivals| arrivals.rate());
         OfferedLoad(arrived.map_or(self.kept().0, |rate| rate.0.min(self.kept().0)))
+    }
+
+    /// Returns the load that a trial without losses shows to be carried: the load itself, or the rate at which its packets
+    /// arrived. A queue of the path may have absorbed the rest, and no device carries less than what arrived.
+    pub fn carried(&self, load: OfferedLoad) -> OfferedLoad {
+        let arrived = self.arrivals.and_then(|arrivals| arrivals.rate());
+        arrived.filter(|arrived| arrived.0 < load.0 * (1.0 - ROUNDING)).unwrap_or(load)
     }
 
     /// Returns the rate at which the packets of a load arrived, if a queue of the path absorbed a part of it: the last packets

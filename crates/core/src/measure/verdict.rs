@@ -166,6 +166,9 @@ impl Evidence {
 /// Share of a ceiling from which a transfer has reached it; headers, slow start and the inaccuracy of the
 /// formulas take the rest.
 const REACHED: f64 = 0.8;
+/// Share of a ceiling from which it did not limit the transfer. The window grows by other rules than those of the
+/// formulas (CUBIC), or the measured loss was not that of the transfer.
+const EXCEEDED: f64 = 1.25;
 /// Share of a loss ceiling from which a transfer has reached it; the loss formulas are accurate to about a
 /// factor of two.
 const REACHED_BY_LOSS: f64 = 0.5;
@@ -173,7 +176,7 @@ const REACHED_BY_LOSS: f64 = 0.5;
 const DOMINANT: f64 = 0.5;
 
 /// Determines the limit of a transfer. A full line comes first, since loss and full windows follow from it;
-/// then the kernel's accounting; then the lowest ceiling, if the transfer reached it.
+/// then the kernel's accounting; then the lowest ceiling that the transfer did not exceed, if it reached it.
 ///
 /// Panics if the segment size or the round trip is zero.
 pub fn judge(evidence: &Evidence) -> TransferVerdict {
@@ -193,7 +196,7 @@ pub fn judge(evidence: &Evidence) -> TransferVerdict {
     if let Some((cause, share)) = evidence.limited.and_then(|times| limit_by_time(evidence, times)) {
         return verdict(cause, evidence.window_use().filter(|_| cause == LimitCause::Window), Some(share));
     }
-    let Some(lowest) = ceilings.first() else {
+    let Some(lowest) = ceilings.iter().find(|ceiling| throughput < EXCEEDED * ceiling.rate) else {
         return verdict(LimitCause::Unexplained, None, None);
     };
     let reached = throughput / lowest.rate;
@@ -287,6 +290,11 @@ mod tests {
         assert_eq!(judge(&full).cause, LimitCause::Line);
         let lossy = Evidence { loss: Some(0.001), ..reached(2_800_000) };
         assert_eq!(judge(&lossy).cause, LimitCause::Loss);
+        // A ceiling that was exceeded is no limit.
+        let faster = Evidence { capacity: Some(BitRate(8_000_000)), ..lossy };
+        let [exceeded, cubic] =
+            [7_000_000, 6_000_000].map(|rate| judge(&Evidence { throughput: BitRate(rate), ..faster }));
+        assert_eq!((exceeded.cause, cubic.cause), (LimitCause::Line, LimitCause::Unexplained));
         let idle = Evidence { limited: times(2, 0), ..reached(5_000_000) };
         assert_eq!((judge(&idle).cause, judge(&idle).share_of_time), (LimitCause::Application, Some(0.8)));
         let open = Evidence { receive_window: Some(200_000), limited: times(10, 9), ..reached(15_500_000) };

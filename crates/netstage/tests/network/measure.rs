@@ -195,6 +195,20 @@ fn a_killed_server_is_named_and_the_results_are_kept() {
     assert!(result["summary"]["flows"][0]["received"]["packets"].as_u64().unwrap() > 0, "{result:#}");
 }
 
+fn the_rate_of_a_killed_server_is_that_of_its_last_report() {
+    let pair = pair();
+    let mut server = MeasurementServer::start(&pair, &[]);
+    // The server reports every second, and is killed within the third one.
+    let client = client(&pair, KEY, &["tcp", SERVER, "-t", "30", "-i", "1", "-b", "8M", "--json"]);
+    server.wait_for("run");
+    assert!(within(LIMIT, || arrived(&pair.right, "right0") > 1_750));
+    server.process.signal("-KILL");
+    let (result, code) = self::result(client.output());
+    assert_eq!(code, 1, "{result:#}");
+    let rate = result["summary"]["flows"][0]["received"]["bits_per_second"].as_f64().unwrap();
+    assert!((rate / 8e6 - 1.0).abs() < 0.1, "{result:#}");
+}
+
 fn the_server_is_available_after_a_killed_client() {
     let pair = pair();
     let mut server = MeasurementServer::start(&pair, &[]);
@@ -424,6 +438,7 @@ netstage_harness::tests![
     a_client_with_another_key_is_rejected,
     a_second_client_is_rejected_as_busy,
     a_killed_server_is_named_and_the_results_are_kept,
+    the_rate_of_a_killed_server_is_that_of_its_last_report,
     the_server_is_available_after_a_killed_client,
     results_are_kept_after_an_interrupt,
     one_ended_senders_are_limited,

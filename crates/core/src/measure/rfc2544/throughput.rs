@@ -126,15 +126,13 @@ impl Throughput {
         self.high - self.floor <= self.config.resolution * self.config.maximum.0
     }
 
-    /// Raises the lower bound to the load of a trial without losses. If a queue of the path absorbed a part of the load, the
-    /// bound is the rate at which the packets arrived.
+    /// Raises the lower bound to what a trial without losses carried.
     fn raise_low(&mut self, load: f64, result: &TrialResult) {
-        let arrived = load.min(result.delivered().0);
-        let queued = result.absorbed(OfferedLoad(load), self.config.duration);
+        let carried = result.carried(OfferedLoad(load)).0;
         if load > self.low {
-            self.is_absorbed = load - arrived > self.config.resolution * self.config.maximum.0;
+            self.is_absorbed = load - carried > self.config.resolution * self.config.maximum.0;
         }
-        self.low = self.low.max(queued.map_or(load, |arrived| arrived.0));
+        self.low = self.low.max(carried);
     }
 
     fn count_trial(&mut self, load: f64, lossless: bool) {
