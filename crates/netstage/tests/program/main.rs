@@ -4,6 +4,7 @@ mod cli;
 mod corpora;
 mod docs;
 mod package;
+mod rates;
 mod scenarios;
 mod serve;
 #[path = "../support/mod.rs"]
@@ -14,6 +15,7 @@ netstage_harness::main![
     corpora,
     docs,
     package,
+    rates,
     scenarios,
     serve::records,
     serve::runs,
