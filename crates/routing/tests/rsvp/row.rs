@@ -76,8 +76,8 @@ fn start(namespace: Namespace, interfaces: Vec<RsvpPlace>, config: RsvpConfig) -
     let (commands, receiver) = unbounded_channel();
     let (sender, reports) = unbounded_channel();
     let sockets = RsvpSockets { namespace: namespace.try_clone().unwrap(), interfaces };
-    let task = tokio::spawn(run(config, sockets, Clock::now(), receiver, move |at, report| {
-        let _ = sender.send((at, report));
+    let task = tokio::spawn(run(config, sockets, Clock::now(), receiver, move |at, reports| {
+        reports.into_iter().for_each(|report| drop(sender.send((at, report))));
     }));
     Router { namespace, commands, reports, task }
 }
