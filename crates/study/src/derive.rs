@@ -4,11 +4,15 @@
 //! transfer arrives. A VPN is active while one of its flows is. A bin without an active flow has no value.
 
 use netstage_core::measure::{jain, weighted_fairness};
+use netstage_core::quantity::BitRate;
 use netstage_core::traffic::Pattern;
 use netstage_scenario::outcome::{Metric, RunOutcome, Series};
-use netstage_scenario::plan::{FlowGroup, Hop, Plan};
+use netstage_scenario::plan::{FlowGroup, FlowTransport, Hop, Plan};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
+
+/// Largest usual packet, bytes.
+const FULL_PACKET: u32 = 1500;
 
 /// Flow other than background.
 struct MeasuredFlow<'a> {
@@ -32,6 +36,7 @@ pub fn derive(plan: &Plan, outcome: &mut RunOutcome) {
              of the others"
         ));
     }
+    outcome.warnings.extend(late_bytes(plan, outcome));
     outcome.series.extend(derived);
     outcome.series.sort_by_key(|series| series.metric);
 }
@@ -57,6 +62,41 @@ pub fn unfinished<'a>(
         }
     }
     found
+}
+
+/// Returns a warning for each group with a flow that received more in a bin than its path carries. A stream delivers in order:
+/// what arrived behind a loss counts when the retransmission arrives.
+fn late_bytes(plan: &Plan, outcome: &RunOutcome) -> Vec<String> {
+    let series = series_of(outcome, Metric::FlowThroughput);
+    let by_name: HashMap<&str, &Series> = series.iter().map(|one| (one.subject.as_str(), one)).collect();
+    // A bin can contain one packet more than its width.
+    let packet = f64::from(FULL_PACKET) * 8.0 / outcome.interval.as_secs_f64();
+    let warning = |(index, group): (usize, &FlowGroup)| {
+        let line = group.path.iter().min_by_key(|hop| highest_rate(plan, **hop))?;
+        let most = highest_rate(plan, *line).as_f64() + packet;
+        let mut names = (0..group.count).map(|member| plan.flow_name(index, member));
+        let exceeds =
+            |name: String| by_name.get(name.as_str()).is_some_and(|one| one.values.iter().any(|v| *v > most));
+        names.any(exceeds).then(|| {
+            format!(
+                "flow.{}: in some bins, flow.throughput exceeds the rate of link.{}: bytes behind a loss count when the \
+                 retransmission arrives, because the application receives in order; link.throughput shows the line",
+                group.name, plan.links[line.link].name
+            )
+        })
+    };
+    let is_stream =
+        |group: &FlowGroup| matches!(group.transport, FlowTransport::Tcp(_) | FlowTransport::Quic);
+    // The sources of patterns send to `to`, the programs of services in both directions; routing daemons change paths.
+    let groups = plan.flows.iter().enumerate().filter(|(_, group)| is_stream(group));
+    let groups = groups.filter(|(_, group)| group.traffic.pattern().is_some() && group.program.is_none());
+    if plan.routing.is_some() { Vec::new() } else { groups.filter_map(warning).collect() }
+}
+
+/// Returns the highest rate that a hop has in the run.
+fn highest_rate(plan: &Plan, hop: Hop) -> BitRate {
+    let link = plan.hop(hop);
+    link.schedule.iter().filter_map(|(_, change)| change.rate).fold(link.rate, BitRate::max)
 }
 
 /// Returns whether a metric has one value per span instead of one per bin. Findings of tests count as such, as they
@@ -378,6 +418,30 @@ mod tests {
         assert!(outcome.warnings[0].starts_with("flow.bulka: 1 of 2 transfers"), "{:?}", outcome.warnings);
         outcome.distributions.push(distribution("bulka[0]"));
         assert_eq!(unfinished(&plan, &outcome, |_| true), [].into());
+    }
+
+    #[test]
+    fn bins_above_the_line_are_explained() {
+        let mut plan = fixture::plan();
+        let mut outcome = fixture::outcome(&plan, 1);
+        let group = plan.flows.iter().position(|flow| flow.name == "bulka").unwrap();
+        let core = plan.flows[group].path[1];
+        let line = plan.hop(core).rate.as_f64();
+        let set = |outcome: &mut RunOutcome, value: f64| {
+            let is_own =
+                |one: &&mut Series| one.metric == Metric::FlowThroughput && one.subject == "bulka[1]";
+            outcome.series.iter_mut().find(is_own).unwrap().values[3] = value;
+        };
+        set(&mut outcome, line + 11_000.0);
+        assert_eq!(late_bytes(&plan, &outcome), [""; 0]);
+        set(&mut outcome, line + 13_000.0);
+        let warnings = late_bytes(&plan, &outcome);
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].starts_with("flow.bulka: ") && warnings[0].contains("link.core"), "{warnings:?}");
+        // The line was faster at times.
+        let faster = LinkChange { rate: Some(BitRate(2 * line as u64)), ..LinkChange::default() };
+        plan.links[core.link].directions[core.direction].schedule.push((at(1), faster));
+        assert_eq!(late_bytes(&plan, &outcome), [""; 0]);
     }
 
     #[test]
