@@ -67,8 +67,10 @@ fn distributions_of_applications_are_kept_on_both_stages() {
     for stage in ["sim", "emu"] {
         let output = place.command(stage, stage).output().unwrap();
         let result = json(&output);
-        if output.status.code() == Some(5) {
-            skip_busy(result["record"]["void"].to_string());
+        // On a busy machine, a connection can fail, too, which the exit code prefers.
+        let void = &result["record"]["void"];
+        if void.as_array().is_some_and(|reasons| !reasons.is_empty()) {
+            skip_busy(void.to_string());
         }
         assert_eq!(output.status.code(), Some(0), "{stage}: {result:#}");
         let cell = &result["record"]["cells"][0];

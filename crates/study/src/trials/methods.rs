@@ -102,14 +102,18 @@ fn pauses(session: &TestSession) -> Pauses {
 /// take.
 const LIMIT_SHARE: f64 = 0.94;
 
+/// Share of the rate of the line from which a rate without losses was measured at the line: the last packets of a short trial
+/// arrive late by the lateness of the stage.
+const LINE_SHARE: f64 = 0.99;
+
 /// Adds the findings of a lossless rate and its bounds (NaN: no bound). No rate exceeds that of the line, unless the line
 /// stands for what the policy of the sender's host permits.
 fn add_rate(session: &mut TestSession, probe: &FrameProbe, load: OfferedLoad, (low, high): (f64, f64)) {
     let rate = |load: f64| bits(OfferedLoad(load), probe.frame);
     let line = probe.frame.maximum_load(session.line_rate()).0;
     let limit = session.sender_limit().filter(|limit| rate(load.0) >= limit.as_f64() * LIMIT_SHARE);
-    let is_at_line = high.is_nan() && load.0 >= line * (1.0 - 1e-9);
-    let high = if is_at_line && limit.is_none() { load.0 } else { high };
+    let is_at_line = high.is_nan() && load.0 >= line * LINE_SHARE;
+    let high = if is_at_line && limit.is_none() { line.max(load.0) } else { high };
     if let Some(limit) = limit.filter(|_| is_at_line) {
         session.add_verdict(format!(
             "{}: the policy of the sending agent permits no more than {limit}; the capacity may be higher",
