@@ -71,7 +71,8 @@ impl TwoEdges {
     /// Sends a packet to a customer's other site and back. Returns `None` if a packet was lost.
     pub fn echo(&self, customer: usize, is_v6: bool, text: &str) -> Option<String> {
         let [near, far] = [0, 1].map(|site: u8| {
-            let own = if is_v6 { format!("[fd00:{site}::2]:7") } else { format!("10.0.{site}.2:7") };
+            // A port of its own: a process that another test is starting may still hold that of the previous echo.
+            let own = if is_v6 { format!("[fd00:{site}::2]:0") } else { format!("10.0.{site}.2:0") };
             let socket =
                 self.customers[usize::from(site)][customer].run(|| UdpSocket::bind(own)).unwrap().unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
