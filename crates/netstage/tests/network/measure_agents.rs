@@ -178,6 +178,7 @@ fn a_rate_at_the_limit_of_the_policy_is_a_lower_bound() {
                 low.is_some_and(|low| (3.75e6..4.01e6).contains(&low)) && high.is_none(),
                 "{low:?} {high:?}"
             );
+            assert!(record.to_string().contains("the capacity may be higher"), "{record:#}");
         }
     }
     // A line rate that the user gives is an upper bound.
