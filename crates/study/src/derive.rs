@@ -67,8 +67,7 @@ pub fn unfinished<'a>(
 /// Returns a warning for each group with a flow that received more in a bin than its path carries. A stream delivers in order:
 /// what arrived behind a loss counts when the retransmission arrives.
 fn late_bytes(plan: &Plan, outcome: &RunOutcome) -> Vec<String> {
-    let series = series_of(outcome, Metric::FlowThroughput);
-    let by_name: HashMap<&str, &Series> = series.iter().map(|one| (one.subject.as_str(), one)).collect();
+    let by_name = throughputs(outcome);
     // A bin can contain one packet more than its width.
     let packet = f64::from(FULL_PACKET) * 8.0 / outcome.interval.as_secs_f64();
     let warning = |(index, group): (usize, &FlowGroup)| {
@@ -160,9 +159,14 @@ fn starts(plan: &Plan) -> impl Iterator<Item = u64> + '_ {
     plan.flows.iter().filter(|f| !f.background && f.count > 0).map(|f| f.start.0)
 }
 
+/// Returns the throughput series by flow.
+fn throughputs(outcome: &RunOutcome) -> HashMap<&str, &Series> {
+    let flows = series_of(outcome, Metric::FlowThroughput).iter();
+    flows.map(|series| (series.subject.as_str(), series)).collect()
+}
+
 fn members<'a>(plan: &Plan, outcome: &'a RunOutcome) -> Vec<MeasuredFlow<'a>> {
-    let flows = series_of(outcome, Metric::FlowThroughput);
-    let by_name: HashMap<&str, &Series> = flows.iter().map(|s| (s.subject.as_str(), s)).collect();
+    let by_name = throughputs(outcome);
     let interval = outcome.interval.0.max(1);
     let mut members = Vec::new();
     for (index, group) in plan.flows.iter().enumerate().filter(|(_, group)| !group.background) {
