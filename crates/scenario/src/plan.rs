@@ -67,6 +67,8 @@ pub struct RoutingService {
     pub hello: Duration,
     /// Dead interval of neighbors in the core.
     pub dead: Duration,
+    /// Interval of BFD packets between neighbors.
+    pub bfd: Option<Duration>,
     /// Maximum wait until all routes are learned.
     pub ready_timeout: Duration,
 }

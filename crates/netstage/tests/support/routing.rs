@@ -1,6 +1,6 @@
 //! Support of tests of scenarios with routing daemons: commands and the namespaces of their nodes.
 
-use super::{netstage, output_text, text};
+use super::{netstage, output_text};
 use netstage_harness::skip_busy;
 use netstage_host::netns::Namespace;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub fn run(scenario: &Path, out: &Path, arguments: &[&str]) -> Command {
 pub fn assert_met(output: &Output) {
     match output.status.code() {
         Some(0) => {}
-        Some(5) => skip_busy(text(&output.stderr)),
+        Some(5) => skip_busy(output_text(output)),
         code => panic!("{code:?}\n{}", output_text(output)),
     }
 }

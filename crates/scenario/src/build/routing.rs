@@ -8,9 +8,12 @@ use crate::scalar::NodeName;
 use crate::table::{List, Located};
 use netstage_core::time::Duration;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 /// Minimum hold time of BGP.
 const MIN_HOLD: Duration = Duration::from_secs(3);
+/// Transmission intervals of FRR's bfdd.
+const BFD_INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
 impl Builder<'_, '_> {
     /// Returns the routing service, if the file has one; `None` if problems were reported.
@@ -87,6 +90,11 @@ impl Builder<'_, '_> {
             let help = "set 3 s or more (RFC 4271 section 4.2)";
             self.problems.push_help(frr.dead.place, "`dead` is less than the minimum hold time of BGP", help);
         }
+        let is_bfd_interval =
+            |span: Duration| BFD_INTERVALS.contains(&span) && span.0.is_multiple_of(1_000_000);
+        if let Some(bfd) = frr.bfd.as_ref().filter(|bfd| !is_bfd_interval(bfd.value.0)) {
+            self.problems.push(bfd.place, "expected a whole number of milliseconds, from 10 ms to 60 s");
+        }
         RoutingService {
             name: name.into(),
             core,
@@ -95,6 +103,7 @@ impl Builder<'_, '_> {
             ipv6: frr.ipv6,
             hello: frr.hello.value.0,
             dead: frr.dead.value.0,
+            bfd: frr.bfd.as_ref().map(|bfd| bfd.value.0),
             ready_timeout: frr.patience.0,
         }
     }

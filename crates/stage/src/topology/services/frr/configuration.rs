@@ -21,6 +21,8 @@ const MAX_HOPS: u32 = 64;
 const MIN_LDP_HOLD: u64 = 15;
 /// BGP keepalive and hold time in seconds. The failure of a core link must not close a session.
 const BGP_TIMERS: &str = "10 60";
+/// Name of the BFD profile.
+const BFD_PROFILE: &str = "neighbors";
 
 /// Returns the configuration of netstage's router at a node. Its socket is `router.sock` in the folder of the file.
 pub fn router(plan: &Plan, layout: &AddressLayout, node: usize) -> String {
@@ -51,6 +53,10 @@ pub fn daemons(
     if routing.lan.is_none() {
         daemons.push((FrrDaemon::Static, static_routes(plan, routing, node)));
         daemons.push((FrrDaemon::Ldp, ldp(routing, node)));
+    }
+    let is_core = routing.core.contains(&node);
+    if let Some(interval) = routing.bfd.filter(|_| is_core || routing.lan.is_some()) {
+        daemons.push((FrrDaemon::Bfd, bfd(interval)));
     }
     match routing.edge(node) {
         Some(edge) => daemons.push((FrrDaemon::Bgp, bgp(plan, routing, edge, &behind[&node]))),
@@ -102,6 +108,14 @@ fn static_routes(plan: &Plan, routing: &RoutingService, node: usize) -> String {
     text
 }
 
+fn bfd(interval: Duration) -> String {
+    let interval = interval.0 / 1_000_000;
+    format!(
+        "bfd\n profile {BFD_PROFILE}\n  transmit-interval {interval}\n  receive-interval {interval}\n  \
+         detect-multiplier 3\n exit\nexit\n"
+    )
+}
+
 fn ospf(plan: &Plan, routing: &RoutingService, node: usize) -> String {
     let mut text = format!(
         "router ospf\n ospf router-id {}\n redistribute static\n timers throttle spf 10 50 1000\n \
@@ -113,11 +127,15 @@ fn ospf(plan: &Plan, routing: &RoutingService, node: usize) -> String {
         let _ = writeln!(
             text,
             "interface {}\n ip ospf area 0\n ip ospf network point-to-point\n ip ospf hello-interval {}\n \
-             ip ospf dead-interval {}\n ip ospf retransmit-interval 1\nexit",
+             ip ospf dead-interval {}\n ip ospf retransmit-interval 1",
             node_interface(link),
             seconds(routing.hello),
             seconds(routing.dead)
         );
+        if routing.bfd.is_some() {
+            let _ = writeln!(text, " ip ospf bfd\n ip ospf bfd profile {BFD_PROFILE}");
+        }
+        text.push_str("exit\n");
     }
     text
 }
@@ -177,6 +195,9 @@ fn bgp(plan: &Plan, routing: &RoutingService, edge: &EdgeRouter, behind: &BTreeM
          no bgp default ipv4-unicast\n neighbor members peer-group\n neighbor members update-source {source}\n \
          neighbor members timers {timers}\n neighbor members timers connect 2\n"
     );
+    if routing.bfd.is_some() && routing.lan.is_some() {
+        let _ = writeln!(text, " neighbor members bfd\n neighbor members bfd profile {BFD_PROFILE}");
+    }
     for peer in routing.edges.iter().filter(|edge| edge.node != node) {
         let address = peering(plan, routing, IpVersion::V4, peer.node);
         let _ = writeln!(text, " neighbor {address} remote-as {}", peer.system);

@@ -79,14 +79,20 @@ pub enum FrrDaemon {
     Ospf,
     /// LDP.
     Ldp,
+    /// Failure detection between neighbors.
+    Bfd,
     /// BGP-4.
     Bgp,
 }
 
 impl FrrDaemon {
     /// Daemons in the order of their start.
-    const WAVES: [&[FrrDaemon]; 4] =
-        [&[FrrDaemon::Zebra], &[FrrDaemon::Static, FrrDaemon::Ospf], &[FrrDaemon::Ldp], &[FrrDaemon::Bgp]];
+    const WAVES: [&[FrrDaemon]; 4] = [
+        &[FrrDaemon::Zebra],
+        &[FrrDaemon::Static, FrrDaemon::Bfd, FrrDaemon::Ospf],
+        &[FrrDaemon::Ldp],
+        &[FrrDaemon::Bgp],
+    ];
 
     /// Returns the name of its program.
     fn program(self) -> &'static str {
@@ -95,6 +101,7 @@ impl FrrDaemon {
             FrrDaemon::Static => "staticd",
             FrrDaemon::Ospf => "ospfd",
             FrrDaemon::Ldp => "ldpd",
+            FrrDaemon::Bfd => "bfdd",
             FrrDaemon::Bgp => "bgpd",
         }
     }

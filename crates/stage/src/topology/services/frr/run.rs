@@ -368,6 +368,7 @@ impl RoutingProcesses {
                     }
                 }
                 FrrDaemon::Ldp => drop(command.arg("--ctl_socket").arg(&folder)),
+                FrrDaemon::Bfd => drop(command.arg("--bfdctl").arg(folder.join("bfdd.sock"))),
                 FrrDaemon::Static | FrrDaemon::Ospf | FrrDaemon::Bgp => {}
             }
             log = self.log(router, program, command);
