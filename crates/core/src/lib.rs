@@ -19,6 +19,7 @@
 
 extern crate alloc;
 
+pub mod bfd;
 pub mod edge;
 pub mod fair;
 pub mod fleet;

@@ -4,7 +4,7 @@
 //! - [`ports`]: ports for frames: AF_PACKET, AF_XDP, TUN, pcapng.
 //! - [`clock`]: the monotonic clock of all times; [`wait`]: precise sleeping; [`realtime`], [`reserved_cpu`]: scheduling of
 //!   real-time threads, and CPUs of threads that spin.
-//! - [`socket`]: a daemon's control socket; [`pending_connections`]: limit of unidentified clients; [`shared_key`]: connections between hosts that share a key.
+//! - [`packet_socket`]: UDP with arrival times; [`socket`]: a daemon's control socket; [`pending_connections`]: limit of unidentified clients; [`shared_key`]: connections between hosts that share a key.
 //! - [`log`], [`counter`], [`prometheus`]: logs, counters and metrics of a daemon; [`signals`] and [`shutdown`]: its shutdown.
 //! - [`startup_error`]: startup errors of a daemon; [`doctor`]: features of this host.
 //! - [`egress`]: limits on what a group of threads sends; [`capabilities`]: giving them up; [`bpf_error`]: errors of BPF programs; [`lock`], [`memory`], [`descriptors`]: lock files, memory, file descriptors.
@@ -28,6 +28,7 @@ pub mod lock;
 pub mod log;
 pub mod memory;
 pub mod netns;
+pub mod packet_socket;
 pub mod pending_connections;
 pub mod ports;
 pub mod prometheus;

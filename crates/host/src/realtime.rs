@@ -52,7 +52,7 @@ impl Grants {
         // its limit.
         let lock = MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT;
         Grants {
-            fifo: set_thread_priority_and_policy(thread_native_id(), rank.priority(), Realtime(Fifo)).is_ok(),
+            fifo: enter_realtime(rank),
             memory_locked: mlockall(lock).is_ok(),
             timer_slack: set_current_timer_slack(NonZeroU64::new(1)).is_ok(),
         }
@@ -64,6 +64,11 @@ impl Grants {
                     run as root, or grant CAP_SYS_NICE or an rtprio limit (ulimit -r)";
         (!self.fifo).then(|| fifo.into())
     }
+}
+
+/// Gives the calling thread priority over every ordinary thread, if permitted.
+pub fn enter_realtime(rank: Rank) -> bool {
+    set_thread_priority_and_policy(thread_native_id(), rank.priority(), Realtime(Fifo)).is_ok()
 }
 
 /// Returns the calling thread to ordinary scheduling once it has no deadlines, so that its final summary does

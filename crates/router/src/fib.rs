@@ -104,6 +104,8 @@ pub struct Fib {
     counts_prefixes: bool,
     /// Interfaces with a link that is down, one bit each. Targets with several paths exclude paths over them.
     down: u64,
+    /// Neighbors that have failed. Targets with several paths exclude those to them, too.
+    failed: BTreeSet<InterfaceNeighbor>,
     labels: BTreeMap<LabelValue, LabelTarget>,
     neighbors: BTreeMap<InterfaceNeighbor, Mac>,
     /// Prefixes of links, and routes to neighbors there that no source has defined.
@@ -123,6 +125,7 @@ impl Fib {
             targets: InternedValues::new(),
             counts_prefixes: false,
             down: 0,
+            failed: BTreeSet::new(),
             labels: BTreeMap::new(),
             neighbors: BTreeMap::new(),
             on_link: BTreeMap::new(),

@@ -165,6 +165,17 @@ fn paths_follow_interface_changes() {
     assert_eq!(interfaces_used(&mut fib, &[(2, false)]), BTreeSet::from([1, 2]));
     assert_eq!(interfaces_used(&mut fib, &[(2, true), (1, true)]), BTreeSet::from([1, 2]));
     assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(paths[0].clone()));
+    // The same holds for neighbors that have failed, and for both kinds of failure together.
+    let mut used_with = |fib: &mut Fib, failed: bool, up: bool| -> BTreeSet<u32> {
+        fib.set_failed(&mut tables, (1, [192, 0, 2, 1].into()), failed);
+        fib.set_up(&mut tables, 2, up);
+        (0..64).map(|last| found(&tables, &[], [10, 1, last, 1], 0).unwrap().interface).collect()
+    };
+    assert_eq!(used_with(&mut fib, true, true), BTreeSet::from([2]));
+    assert_eq!(used_with(&mut fib, true, false), BTreeSet::from([1, 2]));
+    assert_eq!(used_with(&mut fib, false, false), BTreeSet::from([1]));
+    assert_eq!(used_with(&mut fib, false, true), BTreeSet::from([1, 2]));
+    assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(paths[0].clone()));
 
     // The MTU, MAC address and table change, and labels are no longer accepted.
     let incoming = IncomingInterface { table: 1, mpls: false, rsvp: false };

@@ -1,6 +1,6 @@
-//! BGP, LDP and RSVP-TE over sockets, and the route sources of the MPLS router.
+//! BGP, LDP, RSVP-TE and BFD over sockets, and the route sources of the MPLS router.
 //!
-//! - [`bgp`]: BGP-4 for router tests; [`ldp`] and [`rsvp`]: label distribution.
+//! - [`bgp`]: BGP-4 for router tests; [`ldp`] and [`rsvp`]: label distribution; [`bfd`]: failure detection.
 //! - [`source`]: routes and labels from a file, from the kernel, or from a routing daemon's forwarding plane
 //!   manager.
 //! - `peering`: TCP connections between routers.
@@ -14,6 +14,7 @@
 //!
 //! Invariant: whatever a peer sends, its session continues or ends with a reason; the process never ends.
 
+pub mod bfd;
 pub mod bgp;
 mod epoch;
 pub mod ldp;

@@ -20,6 +20,7 @@
 extern crate std;
 
 pub mod arp;
+pub mod bfd;
 mod bytes;
 pub mod checksum;
 pub mod ethernet;

@@ -1,6 +1,7 @@
 //! Requirements on each reader of foreign bytes, for any input. Each folder of `corpus` is named like its
 //! target.
 
+mod bfd;
 mod bgp;
 mod capture;
 mod control;
@@ -23,7 +24,8 @@ mod stamp;
 pub type Target = fn(&[u8]);
 
 /// All targets by name.
-pub const ALL: [(&str, Target); 17] = [
+pub const ALL: [(&str, Target); 18] = [
+    ("bfd", bfd::run),
     ("bgp", bgp::run),
     ("capture", capture::run),
     ("control", control::run),

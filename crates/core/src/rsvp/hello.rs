@@ -64,6 +64,13 @@ impl RsvpSpeaker {
         }
     }
 
+    /// Handles the failure of a neighbor that another protocol has detected, such as BFD. The neighbor is up again with
+    /// its next hello.
+    pub fn fail_neighbor(&mut self, now: Instant, neighbor: RsvpNeighbor) {
+        self.agenda.cancel(Timer::HelloTimeout(neighbor));
+        self.hello_timeout(now, neighbor);
+    }
+
     /// Removes the state received from a neighbor (RFC 3209 section 5.3).
     fn neighbor_down(&mut self, now: Instant, neighbor: RsvpNeighbor) {
         self.events.push_back(RsvpEvent::NeighborDown { neighbor });

@@ -89,6 +89,8 @@ enum What {
     Neighbors,
     /// RSVP-TE: tunnels that begin here, and all LSPs
     Rsvp,
+    /// BFD sessions
+    Bfd,
     /// Packet and event counters
     Counters,
 }
@@ -259,7 +261,8 @@ fn shown(what: What, state: &RouterState) -> String {
         What::Neighbors => vec![neighbors(state)],
         What::Counters => vec![counters(state)],
         What::Rsvp => vec![tunnels(state), lsps(state)],
-        _ => vec![interfaces(state), neighbors(state), tunnels(state), counters(state)],
+        What::Bfd => vec![sessions(state)],
+        _ => vec![interfaces(state), neighbors(state), tunnels(state), sessions(state), counters(state)],
     };
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     parts.join("\n")
@@ -318,6 +321,24 @@ fn tunnels(state: &RouterState) -> String {
             tunnel.label.map_or("-".into(), label_name),
             optional(tunnel.lsp),
             status,
+        ]);
+    }
+    table.text()
+}
+
+/// Returns the table of the BFD sessions.
+fn sessions(state: &RouterState) -> String {
+    let mut table =
+        Table::new(&["BFD neighbor", "interface", "state", ">interval ms", ">detection ms", "reason"]);
+    let milliseconds = |us: Option<u64>| us.map_or("-".into(), |us| format!("{}", us as f64 / 1e3));
+    for session in &state.bfd {
+        table.row([
+            session.neighbor.clone(),
+            session.interface.clone(),
+            session.state.clone(),
+            milliseconds(session.interval_us),
+            milliseconds(session.detection_us),
+            session.reason.clone().unwrap_or_else(|| "-".into()),
         ]);
     }
     table.text()

@@ -51,6 +51,7 @@ netstage_harness::main![
     placed,
     policy,
     router,
+    router::bfd,
     router::changes,
     router::freertr,
     router::killed,

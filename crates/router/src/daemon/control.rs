@@ -1,6 +1,7 @@
 //! Control socket, which only the router's user may open. A request is one line of JSON, its response one
 //! line per item. Large responses are streamed.
 
+use super::bfd::BfdQuery;
 use super::forward::RouterCommandSender;
 use super::reload::RouterConfigurationFile;
 use super::rsvp::{self, RsvpCommands};
@@ -54,6 +55,7 @@ enum ResponseLine<T> {
 pub(super) struct ControlState {
     pub orders: RouterCommandSender,
     pub rsvp: Option<RsvpCommands>,
+    pub bfd: Option<BfdQuery>,
     pub loaded: RouterConfigurationFile,
 }
 
@@ -156,6 +158,10 @@ impl ControlState {
         if let Some(found) = self.rsvp.as_ref().and_then(netstage_routing::rsvp::snapshot) {
             state.lsps = found.lsps.iter().map(rsvp::lsp_state).collect();
             state.counters.extend(rsvp::counters(&found.counters));
+        }
+        if let Some((sessions, counters)) = self.bfd.as_ref().and_then(BfdQuery::ask) {
+            state.bfd = sessions;
+            state.counters.extend(counters);
         }
         Some(self.loaded.complete(state))
     }

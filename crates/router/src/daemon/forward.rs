@@ -1,5 +1,6 @@
 //! Forwarding thread: processes frames, route changes of the kernel, and commands as they arrive.
 
+use super::bfd::{Bfd, BfdQuery};
 use super::cleanup::CleanupRecord;
 use super::egress::Egress;
 use super::fpm::Fpm;
@@ -87,6 +88,7 @@ impl RouterCommandSender {
 pub(super) struct RouterForwardingThread {
     orders: RouterCommandSender,
     rsvp: Option<RsvpCommands>,
+    bfd: Option<BfdQuery>,
     thread: JoinHandle<()>,
 }
 
@@ -103,10 +105,12 @@ impl RouterForwardingThread {
         let (orders, received) = channel();
         let forward = RouterForwardingLoop::prepare(router, Arc::clone(&bell), received, file, log)?;
         let rsvp = forward.rsvp.as_ref().map(Rsvp::commands);
+        let bfd = forward.bfd.as_ref().map(Bfd::query);
         let thread = std::thread::Builder::new().name("router-forward".into()).spawn(move || forward.run());
         Ok(RouterForwardingThread {
             orders: RouterCommandSender { orders, bell },
             rsvp,
+            bfd,
             thread: thread.map_err(failed)?,
         })
     }
@@ -118,6 +122,11 @@ impl RouterForwardingThread {
     /// Returns a sender of commands to the RSVP-TE speaker, if there is one.
     pub fn rsvp(&self) -> Option<RsvpCommands> {
         self.rsvp.clone()
+    }
+
+    /// Returns what requests of the state of BFD need, if the router speaks it.
+    pub fn bfd(&self) -> Option<BfdQuery> {
+        self.bfd.clone()
     }
 
     /// Returns whether the thread has ended.
@@ -148,6 +157,7 @@ pub(super) struct RouterForwardingLoop {
     pub file: RankedRoutes,
     pub fpm: Option<Fpm>,
     pub rsvp: Option<Rsvp>,
+    pub bfd: Option<Bfd>,
     pub delivery: Option<Tun>,
     pub waiter: Waiter,
     bell: Arc<EventFd>,
@@ -205,6 +215,7 @@ impl RouterForwardingLoop {
             file,
             fpm,
             rsvp: None,
+            bfd: None,
             delivery: None,
             waiter,
             bell,
@@ -238,6 +249,11 @@ impl RouterForwardingLoop {
             let places = self.machine.rsvp_places(&self.router.interfaces, settings)?;
             let (namespace, bell) = (self.machine.same_namespace()?, Arc::clone(&self.bell));
             self.rsvp = Some(Rsvp::begin(settings, places, namespace, bell)?);
+        }
+        if let Some(settings) = &self.router.bfd {
+            let neighbors = self.machine.bfd_neighbors(&self.router.interfaces, settings)?;
+            let (namespace, bell) = (self.machine.same_namespace()?, Arc::clone(&self.bell));
+            self.bfd = Some(Bfd::begin(settings, neighbors, namespace, bell)?);
         }
         let news = self.load().map_err(|error| kernel_error(&error))?;
         self.take(news);
@@ -273,6 +289,7 @@ impl RouterForwardingLoop {
                         RouterCommand::End => return,
                     }
                 }
+                self.poll_bfd();
                 self.poll_rsvp();
             }
             if ready.contains(&KERNEL) {
@@ -330,6 +347,17 @@ impl RouterForwardingLoop {
             (self.log)(Level::Alarm, &line);
         }
         fpm.changes(now).iter().for_each(|change| self.apply(change.into()));
+    }
+
+    /// Applies the failures of neighbors.
+    fn poll_bfd(&mut self) {
+        let Some(changes) = self.bfd.as_ref().map(|bfd| bfd.poll(&self.log)) else { return };
+        for (neighbor, has_failed) in changes {
+            self.fib.set_failed(self.slow_path.tables_mut(), neighbor, has_failed);
+            if let Some(rsvp) = self.rsvp.as_ref().filter(|_| has_failed) {
+                rsvp.fail_neighbor(neighbor);
+            }
+        }
     }
 
     /// Applies what the RSVP-TE speaker has reported.

@@ -2,6 +2,7 @@
 //! works.
 
 use crate::fast_path::FastPath;
+use crate::fib;
 use crate::tables::{Sizes, Tables};
 use netstage_core::forward::IncomingInterface;
 use netstage_core::forward::lpm::LpmShape;
@@ -14,9 +15,10 @@ use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_host::ports::tun::{Tun, TunLayer};
 use netstage_host::ports::{FramePort, NO_MAC, ReceivedFrame};
 use netstage_host::startup_error::StartupError;
+use netstage_routing::bfd::BfdNeighbor;
 use netstage_routing::rsvp::RsvpPlace;
 use netstage_routing::source::route::KernelIds;
-use netstage_scenario::router::{self, InterfaceConfig, RouterConfig, RsvpSettings};
+use netstage_scenario::router::{self, BfdSettings, InterfaceConfig, RouterConfig, RsvpSettings};
 use netstage_wire::ethernet::Mac;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -128,6 +130,32 @@ impl RouterHost {
             Ok((number as u32, RsvpPlace { name: name.clone(), address, length, bandwidth: *bandwidth }))
         };
         settings.interfaces.iter().map(place).collect()
+    }
+
+    /// Returns the BFD neighbors with the numbers of the interfaces to their links.
+    pub fn bfd_neighbors(
+        &mut self,
+        interfaces: &[InterfaceConfig],
+        settings: &BfdSettings,
+    ) -> Result<Vec<(u32, BfdNeighbor)>, StartupError> {
+        let addresses = self.netlink.addresses().map_err(|error| kernel_error(&error))?;
+        let links = self.netlink.links().map_err(|error| kernel_error(&error))?;
+        let find = |address: &IpAddr| {
+            let on_link = addresses.iter().filter(|own| fib::holds((own.address, own.prefix_len), *address));
+            let mut names = on_link
+                .filter_map(|own| links.iter().find(|link| link.index == own.link))
+                .map(|link| &link.name);
+            let number = |name: &String| interfaces.iter().position(|interface| interface.name == *name);
+            let found = names.find_map(|name| Some((number(name)? as u32, name.clone())));
+            let (number, interface) = found.ok_or_else(|| {
+                StartupError::new(
+                    format!("[bfd] `neighbors`: {address} is in no subnet of the router's interfaces"),
+                    "list the address that the neighbor has on a link to this router",
+                )
+            })?;
+            Ok((number, BfdNeighbor { interface, address: *address }))
+        };
+        settings.neighbors.iter().map(find).collect()
     }
 
     /// Returns the mapping of kernel numbers to those of the router, except for interfaces.

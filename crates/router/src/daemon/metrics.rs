@@ -154,6 +154,7 @@ fn text(
         }
     }
     write_lsps(&mut page, state);
+    write_sessions(&mut page, state);
     write_events(&mut page, state);
     let label = |label: &LabelState| vec![("label", label.label.to_string())];
     write_samples(&mut page, "label", "with the label", labels, label, |one| (one.packets, one.bytes));
@@ -193,6 +194,15 @@ fn write_lsps(page: &mut Page, state: &RouterState) {
     for (is_reserved, name) in [(true, "reserved"), (false, "requested")] {
         let count = state.lsps.iter().filter(|lsp| lsp.is_reserved == is_reserved).count();
         page.sample("netstage_router_lsps", &[("state", name)], count as f64);
+    }
+}
+
+/// Writes the metric of BFD.
+fn write_sessions(page: &mut Page, state: &RouterState) {
+    page.begin_metric("netstage_router_bfd_up", "gauge", "1 while the BFD session with the neighbor is up.");
+    for session in &state.bfd {
+        let labels = [("neighbor", session.neighbor.as_str()), ("interface", session.interface.as_str())];
+        page.sample("netstage_router_bfd_up", &labels, f64::from(u8::from(session.state == "up")));
     }
 }
 

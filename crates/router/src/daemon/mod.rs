@@ -5,9 +5,10 @@
 //! - [`forward`]: forwarding thread; [`interfaces`]: interface changes; [`egress`]: detection of lost
 //!   redirected frames.
 //! - [`reload`]: configuration changes.
-//! - [`fpm`]: forwarding plane manager connections of a routing daemon; [`rsvp`]: RSVP-TE.
+//! - [`fpm`]: forwarding plane manager connections of a routing daemon; [`rsvp`]: RSVP-TE; [`bfd`]: failures of neighbors.
 //! - [`control`]: control socket; [`metrics`]: Prometheus metrics; [`state`]: state reported by both.
 
+mod bfd;
 mod cleanup;
 mod control;
 mod egress;
@@ -59,8 +60,8 @@ impl RouterDaemon {
         })?;
         let forwarding = RouterForwardingThread::begin(&router, file, Arc::clone(&log))?;
         let loaded = RouterConfigurationFile::new(path.to_owned(), router.clone(), log);
-        let (orders, rsvp) = (forwarding.orders(), forwarding.rsvp());
-        let answering = Arc::new(ControlState { orders, rsvp, loaded });
+        let (orders, rsvp, bfd) = (forwarding.orders(), forwarding.rsvp(), forwarding.bfd());
+        let answering = Arc::new(ControlState { orders, rsvp, bfd, loaded });
         let metrics =
             router.metrics.map(|address| Metrics::serve(address, Arc::clone(&answering), router.count));
         Ok(RouterDaemon {

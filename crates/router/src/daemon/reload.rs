@@ -110,6 +110,7 @@ impl RouterConfigurationFile {
             ("[router] `when_killed`", old.when_killed == new.when_killed),
             ("[router] `pins`", old.pins == new.pins),
             ("the set of VPNs", tables(old) == tables(&new)),
+            ("[bfd]", old.bfd == new.bfd),
             ("[rsvp], except its tunnels,", without_tunnels(old) == without_tunnels(&new)),
         ] {
             if !is_same {

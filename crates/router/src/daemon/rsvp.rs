@@ -10,7 +10,9 @@ use netstage_routing::rsvp::{
     self, LspStatus, RsvpCommand, RsvpConfig, RsvpCounters, RsvpEvent, RsvpNeighbor, RsvpNextHop, RsvpPlace,
     RsvpReport, RsvpSockets,
 };
-use netstage_routing::source::path::{Destination, LabelAction, RoutePath, SourceChange, TablePrefix};
+use netstage_routing::source::path::{
+    Destination, InterfaceNeighbor, LabelAction, RoutePath, SourceChange, TablePrefix,
+};
 use netstage_routing::source::{RankedRoutes, SourceKey};
 use netstage_scenario::router::{RsvpSettings, RsvpTunnelSettings};
 use netstage_wire::mpls::LabelValue;
@@ -158,6 +160,14 @@ impl Rsvp {
         };
         if before != next_hop {
             self.command(RsvpCommand::SetRoute(*network, *length, next_hop));
+        }
+    }
+
+    /// Reports the failure of a neighbor to the speaker.
+    pub fn fail_neighbor(&self, (interface, address): InterfaceNeighbor) {
+        let place = self.interfaces.iter().position(|number| *number == interface);
+        if let (Some(place), IpAddr::V4(address)) = (place, address) {
+            self.command(RsvpCommand::FailNeighbor(RsvpNeighbor { interface: place as u32 + 1, address }));
         }
     }
 

@@ -26,7 +26,7 @@ pub struct RouterState {
     pub labels: usize,
     /// Next-hop and other neighbors.
     pub neighbors: Vec<RouterNeighbor>,
-    /// Counters of both paths, and of RSVP-TE.
+    /// Counters of both paths, of RSVP-TE and of BFD.
     pub counters: Vec<CounterValue>,
     /// LSPs that begin at the router.
     #[serde(default)]
@@ -34,6 +34,9 @@ pub struct RouterState {
     /// LSPs that begin, pass or end at the router.
     #[serde(default)]
     pub lsps: Vec<LspState>,
+    /// BFD sessions.
+    #[serde(default)]
+    pub bfd: Vec<BfdSessionState>,
     /// Number of configurations applied, including the first.
     pub configurations: u64,
     /// Number of configurations rejected.
@@ -121,7 +124,7 @@ pub struct RouterNeighbor {
 /// Value of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterValue {
-    /// Part that counts: `kernel` (fast path), `program` (slow path) or `rsvp`.
+    /// Part that counts: `kernel` (fast path), `program` (slow path), `rsvp` or `bfd`.
     pub path: String,
     /// Name of the counter.
     pub name: String,
@@ -175,6 +178,23 @@ pub struct LspState {
     pub incoming: Option<u32>,
     /// Label of the next router.
     pub outgoing: Option<u32>,
+}
+
+/// BFD session with a neighbor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BfdSessionState {
+    /// Name of the interface.
+    pub interface: String,
+    /// Address of the neighbor.
+    pub neighbor: String,
+    /// `up`, `init`, `down` or `disabled`.
+    pub state: String,
+    /// Reason why it is not up; `None` while up, and before it was up for the first time.
+    pub reason: Option<String>,
+    /// Mean interval of sent packets, µs; `None` if the neighbor requests none.
+    pub interval_us: Option<u64>,
+    /// Time without a packet after which the neighbor is down, µs; `None` while none has arrived.
+    pub detection_us: Option<u64>,
 }
 
 /// Filter for routes.

@@ -3,6 +3,7 @@
 use super::{Destination, Fib, FibInterface, LabelTarget, RoutePath};
 use crate::tables::Tables;
 use netstage_core::forward::{ForwardingTarget, Hop, IncomingLabel, LabelOperation};
+use netstage_routing::source::path::InterfaceNeighbor;
 
 /// Returns one bit for each interface that accepts labels.
 pub(super) fn expected(interfaces: &[FibInterface]) -> u64 {
@@ -58,10 +59,27 @@ impl Fib {
             return;
         }
         self.down ^= 1 << (number & 63);
+        self.revise_targets(tables, |path| path.interface == number);
+    }
+
+    /// Sets whether a neighbor has failed.
+    pub fn set_failed(&mut self, tables: &mut Tables, neighbor: InterfaceNeighbor, has_failed: bool) {
+        let is_changed = match has_failed {
+            true => self.failed.insert(neighbor),
+            false => self.failed.remove(&neighbor),
+        };
+        if is_changed {
+            let (interface, address) = neighbor;
+            self.revise_targets(tables, |path| path.interface == interface && path.via == Some(address));
+        }
+    }
+
+    /// Updates the targets with several paths that contain such a path.
+    fn revise_targets(&self, tables: &mut Tables, is_affected: impl Fn(&RoutePath) -> bool) {
         for ((to, _), target) in self.targets.all() {
             if let Destination::Paths(paths) = to
                 && paths.len() > 1
-                && paths.iter().any(|path| path.interface == number)
+                && paths.iter().any(&is_affected)
             {
                 tables.set_target(target, self.forwarding_target(to));
             }
@@ -72,8 +90,13 @@ impl Fib {
         self.down >> (number & 63) & 1 == 0
     }
 
-    /// Returns the target of a destination whose paths have hops. Paths over links that are down are
-    /// excluded, unless all links are down.
+    fn is_usable(&self, path: &RoutePath) -> bool {
+        let has_failed = |address| self.failed.contains(&(path.interface, address));
+        self.is_up(path.interface) && !path.via.is_some_and(has_failed)
+    }
+
+    /// Returns the target of a destination whose paths have hops. Paths over links that are down and to neighbors that
+    /// have failed are excluded, unless no other path is left.
     pub(super) fn forwarding_target(&self, to: &Destination) -> ForwardingTarget {
         let paths = match to {
             Destination::Local => return ForwardingTarget::Local,
@@ -83,7 +106,7 @@ impl Fib {
         let hops = |counts: &dyn Fn(&RoutePath) -> bool| -> Vec<u32> {
             paths.iter().filter(|path| counts(path)).filter_map(|path| self.hops.number(path)).collect()
         };
-        let up = hops(&|path| self.is_up(path.interface));
-        ForwardingTarget::Hops(if up.is_empty() { hops(&|_| true) } else { up })
+        let usable = hops(&|path| self.is_usable(path));
+        ForwardingTarget::Hops(if usable.is_empty() { hops(&|_| true) } else { usable })
     }
 }

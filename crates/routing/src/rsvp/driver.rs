@@ -130,6 +130,7 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
             RsvpCommand::SetRoute(network, length, next_hop) => {
                 self.speaker.set_route(now, network, length, next_hop);
             }
+            RsvpCommand::FailNeighbor(neighbor) => self.speaker.fail_neighbor(now, neighbor),
             RsvpCommand::Show(answer) => {
                 // The requester may have stopped waiting.
                 let _ = answer.send(RsvpSnapshot {

@@ -59,6 +59,8 @@ pub enum RsvpCommand {
     RemoveTunnel(u16),
     /// Sets or removes the next hop of a prefix (network and length), for loose hops of explicit routes.
     SetRoute(Ipv4Addr, u8, Option<RsvpNeighbor>),
+    /// Reports the failure of a neighbor that another protocol has detected.
+    FailNeighbor(RsvpNeighbor),
     /// Requests the state of the speaker.
     Show(oneshot::Sender<RsvpSnapshot>),
     /// Tears down all tunnels and ends the task.

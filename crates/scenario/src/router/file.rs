@@ -1,7 +1,7 @@
 //! Tables of the configuration file.
 
 use super::{CounterGranularity, FastPath, KilledBehavior};
-use crate::address::{HopText, LabelNumber, Listen, Loopback, PrefixText, V4Address};
+use crate::address::{Address, HopText, LabelNumber, Listen, Loopback, PrefixText, V4Address};
 use crate::file::control::ClassTable;
 use crate::scalar::{BoundedCount, FilePath, InterfaceName, PositiveDuration};
 use crate::table::{List, Located, NamedTables, choice, table};
@@ -20,6 +20,8 @@ table! {
         port: NamedTables<RouterPortTable>,
         /// RSVP-TE. Default: the router does not speak it.
         rsvp: Option<Located<RsvpSection>>,
+        /// BFD. Default: the router does not speak it.
+        bfd: Option<BfdSection>,
     }
 }
 
@@ -118,6 +120,18 @@ table! {
         bandwidth: Option<BitRate>,
         /// Prefixes in the main table whose packets take the LSP while it is up.
         prefixes: List<Located<PrefixText>>,
+    }
+}
+
+table! {
+    /// BFD (RFC 5880): fast detection of failed neighbors. A failed neighbor gets no packets of routes that have other next hops, and its RSVP-TE LSPs end.
+    pub(crate) struct BfdSection "[bfd]" {
+        /// Addresses of neighbors on the links of the router's interfaces.
+        neighbors: List<Located<Address>, 1, 1_024>,
+        /// Interval at which packets are sent and expected. The longer interval of both neighbors applies.
+        interval: Located<PositiveDuration> = "50 ms",
+        /// Number of intervals without a packet after which a neighbor is down.
+        multiplier: BoundedCount<1, 255> = 3,
     }
 }
 

@@ -1,8 +1,10 @@
 //! Configuration of a router, read and checked like a scenario: same scalars, positions and help.
 
+mod bfd;
 mod file;
 mod rsvp;
 
+pub use bfd::BfdSettings;
 pub use rsvp::{RsvpSettings, RsvpTunnelSettings};
 
 use crate::error::{Errors, Problems, SourceRange, did_you_mean};
@@ -52,6 +54,8 @@ pub struct RouterConfig {
     pub pins: PathBuf,
     /// RSVP-TE, if the router speaks it.
     pub rsvp: Option<RsvpSettings>,
+    /// BFD, if the router speaks it.
+    pub bfd: Option<BfdSettings>,
 }
 
 /// Interface of a router.
@@ -193,6 +197,7 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
     let rsvp = file.rsvp.as_ref().map(|section| rsvp::build(section, &mut interfaces, problems));
     RouterConfig {
         rsvp,
+        bfd: file.bfd.as_ref().map(|section| bfd::build(section, problems)),
         interfaces,
         tables,
         control: head.control.0.clone().into(),
@@ -281,6 +286,16 @@ mod tests {
     }
 
     #[test]
+    fn neighbors_are_parsed() {
+        let text = "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nneighbors = [\"10.0.0.2\", \"fd00::2\"]\n\
+            interval = \"10 ms\"\n";
+        let bfd = parse("router.toml", text).unwrap().bfd.unwrap();
+        let neighbors = ["10.0.0.2", "fd00::2"].map(|text| text.parse().unwrap()).to_vec();
+        let interval = netstage_core::time::Duration::from_millis(10);
+        assert_eq!(bfd, BfdSettings { neighbors, interval, multiplier: 3 });
+    }
+
+    #[test]
     fn errors_contain_position_and_remedy() {
         for (text, message) in [
             ("[router]\ninterfaces = []\n", "interfaces"),
@@ -321,6 +336,19 @@ mod tests {
                  [rsvp.tunnel.a]\nto = \"10.0.0.2\"\nprefixes = [\"10.9.0.0/16\"]\n\
                  [rsvp.tunnel.b]\nto = \"10.0.0.2\"\nprefixes = [\"10.9.0.0/16\"]\n",
                 "10.9.0.0/16 belongs to tunnel `a`",
+            ),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nneighbors = [\"10.0.0.2\", \"10.0.0.2\"]\n",
+                "10.0.0.2 is listed twice",
+            ),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nneighbors = [\"fe80::2\"]\n",
+                "list an address that is not link-local",
+            ),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nneighbors = [\"10.0.0.2\"]\n\
+                 interval = \"100 us\"\n",
+                "from 1 ms to 60 s",
             ),
             (
                 "[router]\ninterfaces = [\"eth0\"]\n[port.eth1]\nrate = \"1 Mbit/s\"\n",

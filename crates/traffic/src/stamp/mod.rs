@@ -4,17 +4,16 @@
 mod clock;
 mod reflector;
 mod sender;
-mod socket;
 
 pub use clock::WallClock;
 pub use reflector::{Reflector, ReplyTimes};
 pub use sender::{
     DelayHistogram, PacketDeparture, StampSenderSession, StampSessionConfig, StampSessionResult, run,
 };
-pub use socket::ReceivedDatagram;
 
 use netstage_core::measure::stamp::DigestFunction;
 use netstage_host::clock::{monotonic_ns, realtime_ns};
+use netstage_host::packet_socket::ReceivedDatagram;
 use netstage_wire::stamp::{DIGEST, Mode};
 use ring::hmac::{self, HMAC_SHA256};
 

@@ -1,11 +1,11 @@
 //! Session-reflector on a UDP port.
 
 use super::clock::WallClock;
-use super::socket::{PacketSocket, ReceivedDatagram};
 use super::{HmacKey, MAX_PACKET_BYTES, PACKETS_PER_CALL, Timescale, mode, with_mac};
 use netstage_core::measure::stamp::{self, ReceivedPacketInfo, ReflectorConfig, ReflectorCounts};
 use netstage_core::time::Instant;
 use netstage_host::clock::monotonic_ns;
+use netstage_host::packet_socket::{PacketSocket, ReceivedDatagram};
 use netstage_host::shutdown::DaemonShutdown;
 use netstage_wire::stamp::tlv::sync_source;
 use socket2::Socket;

@@ -1,7 +1,6 @@
 //! Session-sender: measures to any STAMP reflector.
 
 use super::clock::WallClock;
-use super::socket::{PacketSocket, ReceivedDatagram};
 use super::{HmacKey, MAX_PACKET_BYTES, PACKETS_PER_CALL, Timescale, mode, with_mac};
 use netstage_core::measure::stamp::{
     ClockChange, ClockReading, RejectReason, SenderConfig, SenderResult, SessionSender, StampSample,
@@ -9,6 +8,7 @@ use netstage_core::measure::stamp::{
 use netstage_core::measure::{ClockOffset, Histogram, values_needed};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
+use netstage_host::packet_socket::{PacketSocket, ReceivedDatagram};
 use socket2::Socket;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 
 /// Number of the router in the middle.
 pub const MIDDLE: usize = 2;
-const EAST: &str = "[rsvp.tunnel.east]\nto = \"10.255.0.1\"\nroute = [\"10.1.0.2\", \"10.1.1.1\"]\n\
+pub const EAST: &str = "[rsvp.tunnel.east]\nto = \"10.255.0.1\"\nroute = [\"10.1.0.2\", \"10.1.1.1\"]\n\
                     bandwidth = \"600 kbit/s\"\nprefixes = [\"10.0.1.0/24\"]\n";
 const WEST: &str = "[rsvp.tunnel.west]\nto = \"10.255.0.0\"\nprefixes = [\"10.0.0.0/24\"]\n";
 
@@ -25,7 +25,7 @@ pub struct Row {
 }
 
 impl Row {
-    fn new(name: &str) -> Row {
+    pub fn new(name: &str) -> Row {
         let row = Row::without_middle(name);
         for site in 0..2 {
             let own = address(&format!("10.1.{site}.2"));

@@ -1,7 +1,7 @@
-//! UDP socket that reports the IP header fields and the arrival time of each packet, and sends replies from the
-//! address the packet was sent to.
+//! UDP socket that reports the interface, the IP header fields and the arrival time of each packet, and sends replies
+//! from the address the packet was sent to.
 
-use netstage_host::clock::{ArrivalClock, realtime_ns};
+use crate::clock::{ArrivalClock, realtime_ns};
 use nix::cmsg_space;
 use nix::sys::socket::sockopt::{
     IpRecvTos, Ipv4PacketInfo, Ipv4RecvTtl, Ipv6RecvHopLimit, Ipv6RecvPacketInfo, Ipv6RecvTClass,
@@ -30,6 +30,8 @@ pub struct ReceivedDatagram {
     pub source: SocketAddr,
     /// Destination address, if the system reports it.
     pub destination: Option<IpAddr>,
+    /// Index of the interface at which it arrived; 0 if unknown.
+    pub interface: u32,
     /// Arrival time in nanoseconds of the monotonic clock.
     pub monotonic_ns: u64,
     /// Arrival time in nanoseconds since 1970.
@@ -43,6 +45,7 @@ pub struct ReceivedDatagram {
 }
 
 /// Bound socket.
+#[derive(Debug)]
 pub struct PacketSocket {
     socket: Socket,
     own: SocketAddr,
@@ -114,6 +117,7 @@ impl PacketSocket {
             length: message.bytes,
             source,
             destination: None,
+            interface: 0,
             monotonic_ns: 0,
             unix_ns: 0,
             ttl: 0,
@@ -128,9 +132,11 @@ impl PacketSocket {
                 }
                 ControlMessageOwned::Ipv4PacketInfo(info) => {
                     received.destination = Some(IpAddr::from(info.ipi_addr.s_addr.to_ne_bytes()));
+                    received.interface = u32::try_from(info.ipi_ifindex).unwrap_or(0);
                 }
                 ControlMessageOwned::Ipv6PacketInfo(info) => {
                     received.destination = Some(IpAddr::from(info.ipi6_addr.s6_addr));
+                    received.interface = info.ipi6_ifindex;
                 }
                 ControlMessageOwned::Ipv4Ttl(ttl) | ControlMessageOwned::Ipv6HopLimit(ttl) => {
                     received.ttl = ttl as u8;

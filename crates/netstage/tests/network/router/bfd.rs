@@ -1,0 +1,149 @@
+//! Tests of neighbors whose failure BFD detects: FRR's bfdd on the other side of a link, and routers with RSVP-TE.
+
+use crate::router::network::{TIMEOUT, TwoSites, interface, socket, start_in, state};
+use crate::router::rsvp::{EAST, MIDDLE, Row};
+use crate::support::network::{address, join};
+use crate::support::{TemporaryFolder, TestProcess, within};
+use netstage_harness::needs;
+use netstage_host::netns::Netlink;
+use netstage_router::daemon::state::BfdSessionState;
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+
+const FRR: &str = "/usr/lib/frr";
+
+fn session(folder: &TemporaryFolder, site: usize) -> BfdSessionState {
+    state(folder, site).bfd.remove(0)
+}
+
+/// Starts a daemon of FRR at the far router; the process is that of the daemon.
+fn daemon(world: &TwoSites, folder: &TemporaryFolder, name: &str, configuration: &str) -> TestProcess {
+    let here = folder.display();
+    std::fs::write(folder.join(format!("{name}.conf")), configuration).unwrap();
+    // FRR's daemons run as root, which must belong to the group of the sockets.
+    let script = format!(
+        "sed 's/^\\(frrvty:.*:\\)[^:]*$/\\1root/' /etc/group > {here}/group
+         mount --bind {here}/group /etc/group
+         exec {FRR}/{name} -u root -g root -z {here}/zserv.api --vty_socket {here} -P 0 -i {here}/{name}.pid \
+             -f {here}/{name}.conf $1 $2"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-ec", &script, "sh"]);
+    if name == "bfdd" {
+        command.arg("--bfdctl").arg(folder.join("bfdd.sock"));
+    }
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    TestProcess::spawn_in(&world.routers[1], command)
+}
+
+/// Two links lead to the far router. Its BFD stops on one of them: the near router sends nothing over that link until it
+/// is back.
+fn traffic_leaves_a_neighbor_whose_bfdd_is_silent() {
+    let world = TwoSites::new();
+    needs::program("bfdd", "frr");
+    join((&world.routers[0], "core1", 3), (&world.routers[1], "core1", 4));
+    for (site, router) in world.routers.iter().enumerate() {
+        let own = address(&format!("198.51.100.{}", site + 1));
+        Netlink::open(router).unwrap().add_address("core1", own, 24).unwrap();
+    }
+    let folder = TemporaryFolder::new("router-bfd");
+    let _zebra = daemon(&world, &folder, "zebra", "");
+    assert!(within(TIMEOUT, || folder.join("zserv.api").exists()));
+    let far =
+        "bfd\n peer 192.0.2.1 interface core0\n  transmit-interval 20\n  receive-interval 20\n exit\nexit\n";
+    let mut bfdd = daemon(&world, &folder, "bfdd", far);
+    let routes = "10.0.1.0/24 via 192.0.2.2 dev core0 or via 198.51.100.2 dev core1\n";
+    std::fs::write(folder.join("fib0.txt"), routes).unwrap();
+    let configuration = format!(
+        "[router]\ninterfaces = [\"edge0\", \"core0\", \"core1\"]\nroutes = \"fib0.txt\"\ncontrol = \"{}\"\n\
+         v6_rows = 64\nfast_path = \"off\"\n[bfd]\nneighbors = [\"192.0.2.2\"]\ninterval = \"20 ms\"\n",
+        socket(&folder, 0).display()
+    );
+    std::fs::write(folder.join("router0.toml"), configuration).unwrap();
+    let _near = start_in(&world.routers[0], &folder, 0, TIMEOUT);
+    let is_up = |is_up: bool| (session(&folder, 0).state == "up") == is_up;
+    assert!(within(TIMEOUT, || is_up(true)), "{:?}", state(&folder, 0));
+    assert!(
+        within(TIMEOUT, || session(&folder, 0).detection_us == Some(60_000)),
+        "{:?}",
+        session(&folder, 0)
+    );
+
+    // Flows of 64 source ports take both links.
+    let sent = |name: &str| interface(&folder, 0, name).sent.packets;
+    let send = || {
+        let before = ["core0", "core1"].map(sent);
+        for _ in 0..64 {
+            let from = world.hosts[0].run(|| UdpSocket::bind("10.0.0.2:0")).unwrap().unwrap();
+            from.send_to(b"flow", "10.0.1.2:9").unwrap();
+        }
+        let all = || ["core0", "core1"].map(sent);
+        assert!(
+            within(TIMEOUT, || all().iter().sum::<u64>() >= before.iter().sum::<u64>() + 64),
+            "{:?}",
+            all()
+        );
+        all().iter().zip(&before).map(|(after, before)| after - before).collect::<Vec<u64>>()
+    };
+    assert!(within(TIMEOUT, || send().iter().all(|count| *count > 10)));
+    bfdd.signal("-STOP");
+    assert!(within(TIMEOUT, || is_up(false)));
+    let reason = session(&folder, 0).reason;
+    assert_eq!(reason.as_deref(), Some("control detection time expired"));
+    assert_eq!(send(), [0, 64]);
+    bfdd.signal("-CONT");
+    assert!(within(TIMEOUT, || is_up(true)), "{:?}", session(&folder, 0));
+    assert!(within(TIMEOUT, || send().iter().all(|count| *count > 10)));
+}
+
+/// A router in the middle freezes. Its neighbor ends the LSP through it when BFD is silent, long before RSVP-TE's hellos
+/// are, and sets it up again afterwards.
+fn an_lsp_ends_when_bfd_is_silent() {
+    let row = Row::new("router-bfd-rsvp");
+    let head = "fast_path = \"off\"";
+    let bfd = |neighbor: &str| format!("[bfd]\nneighbors = [\"{neighbor}\"]\ninterval = \"20 ms\"\n");
+    row.configure(0, [head, ""], &format!("{EAST}{}", bfd("10.1.0.2")));
+    row.configure(1, [head, ""], "");
+    row.configure(MIDDLE, [head, ""], &bfd("10.1.0.1"));
+    for number in [0, 1, MIDDLE] {
+        let file = row.folder.join(format!("router{number}.toml"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(file, text.replace("hello = \"300 ms\"", "hello = \"1 h\"")).unwrap();
+    }
+    let [mut near, _far, mut middle] = [0, 1, MIDDLE].map(|number| row.start(number));
+    row.wait_for_lsp(0, None);
+    assert!(within(TIMEOUT, || session(&row.folder, 0).state == "up"));
+    middle.signal("-STOP");
+    assert!(within(TIMEOUT, || row.tunnels(0)[0].lsp.is_none()), "{:?}", row.tunnels(0));
+    middle.signal("-CONT");
+    row.wait_for_lsp(0, None);
+    assert!(within(TIMEOUT, || row.world.reaches(100)));
+    near.signal("-TERM");
+    let log = String::from_utf8(near.output().stderr).unwrap();
+    let lines =
+        ["BFD: 10.1.0.2 on core0 is down", "RSVP-TE neighbor 10.1.0.2 has failed", "tunnel east is down"];
+    let places = lines.map(|line| log.find(line).unwrap_or_else(|| panic!("{line}: {log}")));
+    assert!(places.is_sorted(), "{log}");
+}
+
+/// Errors name the setting and the remedy.
+fn neighbors_that_cannot_be_detected_are_refused() {
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new("router-bfd-refused");
+    let file = world.configure(&folder, 0, "", "[bfd]\nneighbors = [\"10.9.9.9\"]\n");
+    let (code, output) = world.refused(&file);
+    assert!(
+        code == Some(1) && output.contains("10.9.9.9 is in no subnet of the router's interfaces"),
+        "{output}"
+    );
+    let file = world.configure(&folder, 0, "", "[bfd]\nneighbors = [\"192.0.2.2\"]\n");
+    let _other = world.routers[0].run(|| UdpSocket::bind("0.0.0.0:3784")).unwrap().unwrap();
+    let (code, output) = world.refused(&file);
+    assert!(code == Some(1) && output.contains("another program speaks BFD here"), "{output}");
+}
+
+netstage_harness::tests![
+    traffic_leaves_a_neighbor_whose_bfdd_is_silent,
+    an_lsp_ends_when_bfd_is_silent,
+    neighbors_that_cannot_be_detected_are_refused,
+];

@@ -1,0 +1,229 @@
+//! Sockets and timers of a speaker.
+
+use super::{BfdCommand, BfdCommands, BfdNeighbor, BfdReport, BfdSessionConfig, BfdSnapshot};
+use netstage_core::bfd::{BfdEvent, BfdPeer, BfdSpeaker, BfdTransmit, MAX_SESSIONS};
+use netstage_core::time::{Duration, Instant};
+use netstage_host::clock::{Epoch, monotonic_ns};
+use netstage_host::netns::Namespace;
+use netstage_host::packet_socket::PacketSocket;
+use netstage_host::realtime::{Rank, enter_realtime, raise_priority};
+use netstage_host::wait::Waiter;
+use netstage_wire::bfd::{BfdState, CONTROL_PORT, MAX_PACKET};
+use nix::net::if_::if_nametoindex;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+/// Minimum time between turns, nanoseconds.
+const TURN_NS: u64 = 250_000;
+/// Interval at which the interfaces are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Source ports (RFC 5881 section 4).
+const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+/// Traffic class: network control (RFC 4594).
+const NETWORK_CONTROL: u8 = 48 << 2;
+/// Packets read from a socket before other work.
+const BATCH: usize = 1_024;
+/// Waiter token of the commands; receiving sockets have their position.
+const BELL: usize = usize::MAX;
+
+/// Session with a neighbor.
+#[derive(Debug)]
+struct Link {
+    neighbor: BfdNeighbor,
+    peer: BfdPeer,
+    /// Index of the interface, and the socket that sends to it; `None` while it cannot be opened.
+    open: Option<(u32, PacketSocket)>,
+    /// A fault was reported.
+    is_faulty: bool,
+}
+
+/// Driver of the sessions with neighbors.
+#[derive(Debug)]
+pub struct BfdDriver {
+    speaker: BfdSpeaker,
+    namespace: Namespace,
+    links: Vec<Link>,
+    sockets: Vec<PacketSocket>,
+    waiter: Waiter,
+    epoch: Epoch,
+    next_check: Instant,
+    commands: Receiver<BfdCommand>,
+    bell: Arc<EventFd>,
+}
+
+impl BfdDriver {
+    /// Opens the sockets. All sessions have the same settings. The seed should differ after each restart and be
+    /// unpredictable. Fails if another program in the namespace speaks BFD.
+    pub fn open(
+        namespace: Namespace,
+        neighbors: Vec<BfdNeighbor>,
+        session: &BfdSessionConfig,
+        seed: u64,
+    ) -> io::Result<(BfdDriver, BfdCommands)> {
+        let mut speaker = BfdSpeaker::new(MAX_SESSIONS, seed);
+        let names: BTreeSet<String> = neighbors.iter().map(|neighbor| neighbor.interface.clone()).collect();
+        let number =
+            |name: &String| names.iter().position(|known| known == name).map_or(0, |at| at as u32 + 1);
+        let link = |neighbor: BfdNeighbor| {
+            let peer = BfdPeer { interface: number(&neighbor.interface), address: neighbor.address };
+            Link { neighbor, peer, open: None, is_faulty: false }
+        };
+        let links: Vec<Link> = neighbors.into_iter().map(link).collect();
+        for link in &links {
+            speaker.set_session(link.peer, session.clone()).map_err(io::Error::other)?;
+        }
+        let mut sockets = Vec::new();
+        let mut waiter = Waiter::economical(TURN_NS)?;
+        for any in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
+            if links.iter().any(|link| link.peer.address.is_ipv4() == any.is_ipv4()) {
+                let socket =
+                    namespace.run(|| PacketSocket::bind(SocketAddr::new(any, CONTROL_PORT))).flatten()?;
+                waiter.add(sockets.len(), Some(socket.socket().as_fd()))?;
+                sockets.push(socket);
+            }
+        }
+        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+        waiter.add(BELL, Some(bell.as_fd()))?;
+        let (sender, commands) = channel();
+        let driver = BfdDriver {
+            speaker,
+            namespace,
+            links,
+            sockets,
+            waiter,
+            epoch: Epoch(monotonic_ns()),
+            next_check: Instant::ZERO,
+            commands,
+            bell: Arc::clone(&bell),
+        };
+        Ok((driver, BfdCommands { commands: sender, bell }))
+    }
+
+    /// Runs the sessions in the calling thread until they are stopped. Reports are passed to `handle`.
+    pub fn run(mut self, mut handle: impl FnMut(BfdReport)) -> io::Result<()> {
+        let _ = enter_realtime(Rank::Traffic) || raise_priority();
+        let mut ready = Vec::new();
+        loop {
+            let due = self.speaker.poll_timeout().min(self.next_check);
+            self.waiter.wait(self.epoch.monotonic_ns(due), &mut ready)?;
+            // Packets that arrive after this time may remain unread, so that no later time is judged.
+            let now = self.epoch.now();
+            if ready.contains(&BELL) {
+                let _ = self.bell.read();
+                while let Ok(command) = self.commands.try_recv() {
+                    match command {
+                        BfdCommand::Show(answer) => drop(answer.send(self.snapshot())),
+                        BfdCommand::Stop => return Ok(()),
+                    }
+                }
+            }
+            if now >= self.next_check {
+                self.check_interfaces(&mut handle);
+                self.next_check = now + CHECK_INTERVAL;
+            }
+            self.receive();
+            self.speaker.handle_timeout(now);
+            self.settle(now, &mut handle);
+        }
+    }
+
+    fn snapshot(&self) -> BfdSnapshot {
+        BfdSnapshot {
+            sessions: self.links.iter().filter_map(|link| self.speaker.session(link.peer)).collect(),
+            counters: self.speaker.counters(),
+        }
+    }
+
+    /// Opens the sockets of interfaces that are new or have been recreated.
+    fn check_interfaces(&mut self, handle: &mut impl FnMut(BfdReport)) {
+        let BfdDriver { namespace, links, .. } = self;
+        for (number, link) in links.iter_mut().enumerate() {
+            let name = link.neighbor.interface.as_str();
+            let index = namespace.run(|| if_nametoindex(name).map_err(io::Error::from)).flatten();
+            let opened = match (index, &link.open) {
+                (Ok(index), Some((known, _))) if index == *known => continue,
+                (Ok(index), _) => namespace
+                    .run(|| sending_socket(name, link.peer.address))
+                    .flatten()
+                    .map(|socket| (index, socket)),
+                (Err(error), _) => Err(error),
+            };
+            let reason = opened.as_ref().err().map(ToString::to_string);
+            link.open = opened.ok();
+            let was_faulty = std::mem::replace(&mut link.is_faulty, reason.is_some());
+            if let Some(reason) = reason.filter(|_| !was_faulty) {
+                handle(BfdReport::Fault { neighbor: number, reason });
+            }
+        }
+    }
+
+    fn receive(&mut self) {
+        let BfdDriver { speaker, links, sockets, epoch, .. } = self;
+        let mut bytes = [0; MAX_PACKET + 1];
+        for socket in sockets {
+            for _ in 0..BATCH {
+                // An error concerns an earlier packet of the socket.
+                let Ok(Some(received)) = socket.receive(&mut bytes) else { break };
+                let is_at =
+                    |link: &&Link| link.open.as_ref().is_some_and(|(index, _)| *index == received.interface);
+                let interface = links.iter().find(is_at).map_or(0, |link| link.peer.interface);
+                let from = BfdPeer { interface, address: received.source.ip() };
+                let at = epoch.instant(received.monotonic_ns);
+                speaker.handle_packet(at, from, received.ttl, &bytes[..received.length], None);
+            }
+        }
+    }
+
+    /// Sends the packets that are due, and reports events.
+    fn settle(&mut self, now: Instant, handle: &mut impl FnMut(BfdReport)) {
+        while let Some(transmit) = self.speaker.poll_transmit(now, None) {
+            self.send(&transmit);
+        }
+        while let Some(event) = self.speaker.poll_event() {
+            let number = |peer: BfdPeer| self.links.iter().position(|link| link.peer == peer);
+            match event {
+                BfdEvent::Up { peer } => {
+                    number(peer).into_iter().for_each(|neighbor| handle(BfdReport::Up { neighbor }));
+                }
+                BfdEvent::Down { peer, diagnostic, remote_state, .. } => {
+                    let is_disabled = remote_state == BfdState::AdminDown;
+                    let down = |neighbor| BfdReport::Down { neighbor, diagnostic, is_disabled };
+                    number(peer).into_iter().for_each(|neighbor| handle(down(neighbor)));
+                }
+            }
+        }
+    }
+
+    /// Sends a packet. One that cannot be sent is like one that the link loses.
+    fn send(&self, transmit: &BfdTransmit) {
+        let link = self.links.iter().find(|link| link.peer == transmit.to);
+        if let Some((_, socket)) = link.and_then(|link| link.open.as_ref()) {
+            let to = SocketAddr::new(transmit.to.address, CONTROL_PORT);
+            let _ = socket.send(&transmit.bytes, None, Some(to), NETWORK_CONTROL);
+        }
+    }
+}
+
+/// Opens a socket that sends to neighbors on an interface, with a source port of its own.
+fn sending_socket(interface: &str, neighbor: IpAddr) -> io::Result<PacketSocket> {
+    let any: IpAddr = match neighbor {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    for port in SOURCE_PORTS {
+        match PacketSocket::bind(SocketAddr::new(any, port)) {
+            Ok(socket) => {
+                socket.socket().bind_device(Some(interface.as_bytes()))?;
+                return Ok(socket);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}

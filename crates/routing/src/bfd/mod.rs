@@ -1,0 +1,105 @@
+//! BFD (RFC 5880) with neighbors on the links of a namespace (RFC 5881). One thread drives one
+//! [`BfdSpeaker`](netstage_core::bfd::BfdSpeaker).
+//!
+//! ```text
+//! owner ── BfdCommands ──▶ BfdDriver ◀──▶ UDP port 3784 on the interfaces of one namespace
+//!       ◀── BfdReport ────
+//! ```
+//! Failures are judged by the kernel's arrival times, so a late thread does not take its neighbors down. The thread runs
+//! with real-time priority if permitted, so that it is not too late for the neighbors either.
+
+mod driver;
+
+pub use driver::BfdDriver;
+pub use netstage_core::bfd::{BfdCounters, BfdSessionConfig, BfdStatus};
+pub use netstage_wire::bfd::{BfdState, Diagnostic};
+
+use nix::sys::eventfd::EventFd;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+/// Neighbor on a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BfdNeighbor {
+    /// Name of the interface to the link.
+    pub interface: String,
+    /// Address of the neighbor.
+    pub address: IpAddr,
+}
+
+impl fmt::Display for BfdNeighbor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}", self.address, self.interface)
+    }
+}
+
+/// Report from the driver. Neighbors have the numbers of their order in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BfdReport {
+    /// Packets pass in both directions.
+    Up {
+        /// Neighbor.
+        neighbor: usize,
+    },
+    /// The path to a neighbor that was up has failed, or one of the sides was disabled.
+    Down {
+        /// Neighbor.
+        neighbor: usize,
+        /// Reason.
+        diagnostic: Diagnostic,
+        /// The neighbor has disabled the session: says nothing about the path (RFC 5882 section 3.2).
+        is_disabled: bool,
+    },
+    /// Packets to a neighbor cannot be sent. Reported once until it is resolved.
+    Fault {
+        /// Neighbor.
+        neighbor: usize,
+        /// Reason.
+        reason: String,
+    },
+}
+
+/// State of the sessions, in the order of the neighbors, and counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BfdSnapshot {
+    /// Sessions.
+    pub sessions: Vec<BfdStatus>,
+    /// Counters.
+    pub counters: BfdCounters,
+}
+
+#[derive(Debug)]
+enum BfdCommand {
+    Show(Sender<BfdSnapshot>),
+    Stop,
+}
+
+/// Sender of commands to a driver.
+#[derive(Clone, Debug)]
+pub struct BfdCommands {
+    commands: Sender<BfdCommand>,
+    bell: Arc<EventFd>,
+}
+
+impl BfdCommands {
+    /// Requests the state and waits for it. Returns `None` after the driver's end.
+    pub fn snapshot(&self) -> Option<BfdSnapshot> {
+        let (sender, receiver) = channel();
+        self.give(BfdCommand::Show(sender));
+        receiver.recv().ok()
+    }
+
+    /// Ends the driver. Its neighbors detect that as a failure, because nothing is forwarded afterwards.
+    pub fn stop(&self) {
+        self.give(BfdCommand::Stop);
+    }
+
+    fn give(&self, command: BfdCommand) {
+        // A driver that has ended answers no more.
+        if self.commands.send(command).is_ok() {
+            let _ = self.bell.write(1);
+        }
+    }
+}
