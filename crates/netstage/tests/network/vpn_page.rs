@@ -32,7 +32,7 @@ fn the_page_works_as_written() {
         assert!(text.contains(part), "{part}: {text}");
     }
     // The receiver advertises the size of its buffer.
-    let last = text.rsplit("receiver's window ").next().unwrap().split_once(';').unwrap().0;
+    let last = text.rsplit("receive window ").next().unwrap().split_once(';').unwrap().0;
     let kilobytes: f64 = last.strip_suffix(" kB").unwrap_or_else(|| panic!("{last}")).parse().unwrap();
     assert!(kilobytes <= 48.0, "{last}");
 }
