@@ -184,12 +184,8 @@ fn counters(counters: &BfdCounters) -> Vec<CounterValue> {
             "BFD packet with authentication, which the router does not use.",
         ),
     ];
-    let value = |(name, severity, packets, meaning): (&str, Severity, u64, &str)| CounterValue {
-        path: "bfd".into(),
-        name: name.into(),
-        severity: severity.name().into(),
-        meaning: meaning.into(),
-        packets,
+    let value = |(name, severity, packets, meaning): (&str, Severity, u64, &str)| {
+        CounterValue::new("bfd", name, severity.name(), meaning, packets)
     };
     all.into_iter().map(value).collect()
 }

@@ -393,12 +393,8 @@ pub(super) fn counters(counters: &RsvpCounters) -> Vec<CounterValue> {
         ("unreserved", Warning, c.unreserved, "LSP that the next router did not reserve in time."),
         ("too_long", Error, c.too_long, "RSVP message not sent because of its length."),
     ];
-    let value = |(name, severity, packets, meaning): (&str, Severity, u64, &str)| CounterValue {
-        path: "rsvp".into(),
-        name: name.into(),
-        severity: severity.name().into(),
-        meaning: meaning.into(),
-        packets,
+    let value = |(name, severity, packets, meaning): (&str, Severity, u64, &str)| {
+        CounterValue::new("rsvp", name, severity.name(), meaning, packets)
     };
     all.into_iter().map(value).collect()
 }

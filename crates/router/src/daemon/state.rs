@@ -136,6 +136,18 @@ pub struct CounterValue {
     pub packets: u64,
 }
 
+impl CounterValue {
+    pub(super) fn new(path: &str, name: &str, severity: &str, meaning: &str, packets: u64) -> CounterValue {
+        CounterValue {
+            path: path.into(),
+            name: name.into(),
+            severity: severity.into(),
+            meaning: meaning.into(),
+            packets,
+        }
+    }
+}
+
 /// LSP that begins at the router.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelState {
@@ -303,26 +315,31 @@ impl RouterForwardingLoop {
     }
 
     fn counts(&self) -> Vec<CounterValue> {
-        let count = |path: &str, name: &str, severity: &str, meaning: &str, packets| CounterValue {
-            path: path.into(),
-            name: name.into(),
-            severity: severity.into(),
-            meaning: meaning.into(),
-            packets,
-        };
         let mut counts = Vec::new();
         if let Some(fast_path) = self.slow_path.tables().fast_path() {
             counts.extend(Total::ALL.iter().map(|total| {
                 let packets = fast_path.total(*total).packets;
-                count("kernel", total.name(), total.severity().name(), total.meaning(), packets)
+                CounterValue::new("kernel", total.name(), total.severity().name(), total.meaning(), packets)
             }));
         }
         counts.extend(Counter::ALL.iter().map(|counter| {
             let packets = self.slow_path.counters().get(*counter);
-            count("program", counter.name(), counter.severity().name(), counter.meaning(), packets)
+            CounterValue::new(
+                "program",
+                counter.name(),
+                counter.severity().name(),
+                counter.meaning(),
+                packets,
+            )
         }));
         let meaning = "Routes and labels rejected because a table is full or they are invalid.";
-        counts.push(count("program", "refused_changes", "error", meaning, self.refused.len() as u64));
+        counts.push(CounterValue::new(
+            "program",
+            "refused_changes",
+            "error",
+            meaning,
+            self.refused.len() as u64,
+        ));
         counts
     }
 
