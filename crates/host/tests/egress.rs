@@ -8,14 +8,17 @@ use netstage_core::quantity::BitRate;
 use netstage_core::rng::RandomStream;
 use netstage_harness::{needs, skip};
 use netstage_host::egress::{EgressGroup, EgressLimits};
-use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::{Netlink, VethOptions};
 use netstage_host::netns::routes::{Metrics, StaticRoute};
+use netstage_host::ports::FramePort as _;
+use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
+use netstage_wire::ethernet::{self, ethertype};
 use pair::Pair;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Rate that no test reaches.
 const UNREACHED: BitRate = BitRate(1_000_000_000_000);
@@ -23,14 +26,52 @@ const UNREACHED: BitRate = BitRate(1_000_000_000_000);
 const MIN_PATH_MTU: u64 = 552;
 const MIN_IPV4_MTU: u64 = 68;
 const MIN_IPV6_MTU: u64 = 1280;
-const ETHERNET_HEADER: u64 = 14;
+/// Protocol numbers.
+const UDP: u8 = 17;
+const IPV6_FRAGMENT: u8 = 44;
 /// Addresses behind the pair, each with a route of its own.
 const BEHIND: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
-/// Returns packets and bytes at the IP layer that a namespace has sent over the link.
-fn sent(namespace: &Namespace, link: &str) -> (u64, u64) {
-    let statistics = Netlink::open(namespace).unwrap().link(link).unwrap().statistics;
-    (statistics.sent_packets, statistics.sent_bytes - ETHERNET_HEADER * statistics.sent_packets)
+/// Capture of all that the left end of a pair sends.
+struct Capture {
+    port: AfPacket,
+    frames: u64,
+}
+
+impl Capture {
+    fn start(pair: &Pair) -> Capture {
+        let port = AfPacket::open(&pair.right, "right0", AfPacketOptions::default()).unwrap();
+        Capture { port, frames: Capture::sent(pair) }
+    }
+
+    /// Frames that the left end has sent.
+    fn sent(pair: &Pair) -> u64 {
+        Netlink::open(&pair.left).unwrap().link("left0").unwrap().statistics.sent_packets
+    }
+
+    /// Returns the packets of UDP, fragments included, since the last call, and their bytes at the IP layer. The
+    /// kernel may add packets of its own at any time.
+    fn udp(&mut self, pair: &Pair) -> (u64, u64) {
+        let (sent, limit) = (Capture::sent(pair), Instant::now() + Duration::from_secs(10));
+        let (mut packets, mut bytes) = (0, 0);
+        while self.frames < sent {
+            assert!(Instant::now() < limit, "{} of {sent} frames arrived", self.frames);
+            let frames = self.port.receive(1_000, &mut |received| {
+                let view = ethernet::View::new(received.frame).unwrap();
+                let is_udp = match (view.kind(), view.payload()) {
+                    (ethertype::IPV4, packet) => packet[9] == UDP,
+                    (ethertype::IPV6, packet) => [UDP, IPV6_FRAGMENT].contains(&packet[6]),
+                    _ => false,
+                };
+                if is_udp {
+                    packets += 1;
+                    bytes += view.payload().len() as u64;
+                }
+            });
+            self.frames += frames.unwrap() as u64;
+        }
+        (packets, bytes)
+    }
 }
 
 /// Draws between two values, often one of them.
@@ -74,6 +115,7 @@ fn no_packet_is_charged_less_than_it_takes_on_the_link() {
     let limits = EgressLimits { rate: Some(UNREACHED), ..EgressLimits::default() };
     let group = EgressGroup::create(limits).unwrap();
     let pair = Pair::new(VethOptions::default());
+    let mut capture = Capture::start(&pair);
     for round in 0..needs::cases(200) {
         let paths = draw_mtus(&pair, &mut random);
         let discovers = random.chance(0.7);
@@ -81,7 +123,8 @@ fn no_packet_is_charged_less_than_it_takes_on_the_link() {
         for (far, path) in BEHIND.into_iter().zip(paths) {
             let length = draw(&mut random, 1, 9000);
             let payload = vec![0; length as usize];
-            let before = (sent(&pair.left, "left0"), group.sent().unwrap());
+            let before = group.sent().unwrap();
+            capture.udp(&pair);
             let to = SocketAddr::new(far.parse().unwrap(), 9);
             let send = || {
                 group.enter().unwrap();
@@ -93,9 +136,8 @@ fn no_packet_is_charged_less_than_it_takes_on_the_link() {
                 assert!(to.is_ipv6(), "{to}");
                 continue;
             }
-            let after = (sent(&pair.left, "left0"), group.sent().unwrap());
-            let (packets, bytes) = (after.0.0 - before.0.0, after.0.1 - before.0.1);
-            let charged = after.1 - before.1;
+            let (packets, bytes) = capture.udp(&pair);
+            let charged = group.sent().unwrap() - before;
             let case = format!("round {round}: {length} B to {to}, path MTU {path}, {packets} packets");
             assert!(charged >= bytes, "{case}: {charged} of {bytes} B charged");
             if to.is_ipv4() && discovers && packets == 1 {

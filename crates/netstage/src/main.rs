@@ -18,6 +18,7 @@ mod summary;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use exit::Failure;
 #[cfg(feature = "full")]
+use netstage_host::netns::process_namespace::HeldOptions;
 use netstage_host::netns::{process_namespace, supervision};
 use std::process::ExitCode;
 
@@ -95,8 +96,11 @@ enum Real {
         /// Folder mounted over /run
         #[arg(long)]
         run: Option<std::path::PathBuf>,
+        /// Priority over ordinary programs
+        #[arg(long)]
+        realtime: bool,
         /// Run without a PID namespace and stop when standard input closes; for hosts of a fleet. Folder for the program alone
-        #[arg(long = supervision::UNPRIVILEGED_OPTION, value_name = "FOLDER", conflicts_with = "run")]
+        #[arg(long = supervision::UNPRIVILEGED_OPTION, value_name = "FOLDER", conflicts_with_all = ["run", "realtime"])]
         here: Option<std::path::PathBuf>,
         /// Program to run
         program: std::ffi::OsString,
@@ -149,9 +153,12 @@ fn real(command: Real) -> Result<u8, Failure> {
             netstage_stage::topology::server::serve();
             Ok(exit::OK)
         }
-        Real::Held { run, here, program, arguments } => match here {
+        Real::Held { run, realtime, here, program, arguments } => match here {
             Some(folder) => supervision::supervise(&program, &arguments, &folder),
-            None => process_namespace::run_in_process_namespace(&program, &arguments, run.as_deref()),
+            None => {
+                let options = HeldOptions { run: run.as_deref(), is_realtime: realtime };
+                process_namespace::run_in_process_namespace(&program, &arguments, options)
+            }
         }
         .map_err(|e| Failure::run(format!("cannot run {}: {e}", program.display()))),
         Real::Measure(command) => cmd::measure::run(&command),

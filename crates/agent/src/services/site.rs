@@ -1,7 +1,7 @@
 //! Site of service programs: a namespace that netstage owns, or a host that it does not own.
 
 use netstage_host::netns::Namespace;
-use netstage_host::netns::process_namespace::spawn_in_process_namespace;
+use netstage_host::netns::process_namespace::{HeldOptions, spawn_in_process_namespace};
 use netstage_host::netns::supervision::spawn_supervised;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,9 +36,12 @@ impl ProgramSite {
     ) -> io::Result<RunningProgram> {
         let netstage = &self.netstage;
         let mut child = match &self.namespace {
-            Some(namespace) => spawn_in_process_namespace(namespace, netstage, program, |command| {
-                dress(command.current_dir(folder));
-            })?,
+            Some(namespace) => {
+                let options = HeldOptions::default();
+                spawn_in_process_namespace(namespace, netstage, program, options, |command| {
+                    dress(command.current_dir(folder));
+                })?
+            }
             None => spawn_supervised(netstage, program, folder, dress)?,
         };
         let lifeline = child.stdin.take();

@@ -26,12 +26,24 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use super::{Namespace, spawn_in};
+use crate::realtime::{Rank, enter_realtime};
 
 /// Command of netstage that runs [`run_in_process_namespace`].
 pub const COMMAND: &str = "held";
 
 /// Option for the folder mounted at /run.
-pub const RUN_OPTION: &str = "--run";
+const RUN_OPTION: &str = "--run";
+/// Option for real-time scheduling.
+const REALTIME_OPTION: &str = "--realtime";
+
+/// Surroundings of a program and its descendants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldOptions<'a> {
+    /// Folder mounted at /run, so that programs with fixed socket names there can run several times.
+    pub run: Option<&'a Path>,
+    /// Priority over every ordinary thread, if permitted: for programs that must answer within milliseconds.
+    pub is_realtime: bool,
+}
 
 /// Starts a program inside a network namespace; `netstage` is the path of this executable. Its descendants end
 /// with the returned process, which ends with this process.
@@ -39,25 +51,18 @@ pub fn spawn_in_process_namespace(
     namespace: &Namespace,
     netstage: &Path,
     program: &Path,
+    options: HeldOptions<'_>,
     configure: impl FnOnce(&mut Command),
 ) -> io::Result<Child> {
     let mut command = Command::new(netstage);
-    command.arg(COMMAND).arg(program);
-    configure(&mut command);
-    spawn_in(namespace, command)
-}
-
-/// Starts a program as [`spawn_in_process_namespace`] does, with `run` mounted at /run for it and its descendants, so that
-/// programs with fixed socket names there can run several times.
-pub fn spawn_with_run_folder(
-    namespace: &Namespace,
-    netstage: &Path,
-    program: &Path,
-    run: &Path,
-    configure: impl FnOnce(&mut Command),
-) -> io::Result<Child> {
-    let mut command = Command::new(netstage);
-    command.arg(COMMAND).arg(RUN_OPTION).arg(run).arg(program);
+    command.arg(COMMAND);
+    if let Some(folder) = options.run {
+        command.arg(RUN_OPTION).arg(folder);
+    }
+    if options.is_realtime {
+        command.arg(REALTIME_OPTION);
+    }
+    command.arg(program);
     configure(&mut command);
     spawn_in(namespace, command)
 }
@@ -67,11 +72,11 @@ pub fn spawn_with_run_folder(
 pub fn run_in_process_namespace(
     program: &OsStr,
     arguments: &[OsString],
-    run: Option<&Path>,
+    options: HeldOptions<'_>,
 ) -> io::Result<u8> {
     match getpid() == Pid::from_raw(1) {
         true => run_as_first(program, arguments),
-        false => start_first(program, arguments, run),
+        false => start_first(program, arguments, options),
     }
 }
 
@@ -86,8 +91,12 @@ fn mount_run(folder: &Path) -> io::Result<()> {
 }
 
 /// Starts this executable again as the first process of a new namespace.
-fn start_first(program: &OsStr, arguments: &[OsString], run: Option<&Path>) -> io::Result<u8> {
-    run.map_or(Ok(()), mount_run)?;
+fn start_first(program: &OsStr, arguments: &[OsString], options: HeldOptions<'_>) -> io::Result<u8> {
+    options.run.map_or(Ok(()), mount_run)?;
+    if options.is_realtime {
+        // All descendants inherit it.
+        enter_realtime(Rank::Traffic);
+    }
     unshare(CloneFlags::CLONE_NEWPID)?;
     let (alive, parent_end) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
     let mut command = Command::new(std::env::current_exe()?);

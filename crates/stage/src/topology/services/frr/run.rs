@@ -3,7 +3,7 @@
 use super::{FrrDaemon, RouterSpec, RoutingSpec, configuration, labels};
 use crate::topology::services::processes::{self, Processes, last_log_line};
 use crate::topology::services::reachability;
-use netstage_host::netns::process_namespace::spawn_in_process_namespace;
+use netstage_host::netns::process_namespace::{HeldOptions, spawn_in_process_namespace};
 use netstage_host::netns::{Namespace, spawn_in};
 use netstage_host::startup_error::StartupError;
 use netstage_router::daemon::routes;
@@ -355,7 +355,9 @@ impl RoutingProcesses {
             .path()
             .ok_or_else(|| StartupError::without_remedy(format!("{program} is not installed")))?;
         let mut log = Ok(PathBuf::new());
-        let child = spawn_in_process_namespace(namespace, netstage, &path, |command| {
+        // A late BFD packet is a failure to its neighbor.
+        let options = HeldOptions { is_realtime: daemon == FrrDaemon::Bfd, ..HeldOptions::default() };
+        let child = spawn_in_process_namespace(namespace, netstage, &path, options, |command| {
             command.arg("--vty_socket").arg(&folder).arg("-z").arg(folder.join("zserv.api"));
             command.arg("-i").arg(folder.join(format!("{program}.pid")));
             command.arg("-f").arg(folder.join(format!("{program}.conf")));

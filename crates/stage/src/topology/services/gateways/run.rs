@@ -4,7 +4,7 @@ use super::{GatewaysSpec, TunnelSpec, openvpn, strongswan, wireguard};
 use crate::topology::address;
 use crate::topology::services::processes::{Processes, last_log_line, log_to};
 use crate::topology::services::{find, reachability};
-use netstage_host::netns::process_namespace::spawn_with_run_folder;
+use netstage_host::netns::process_namespace::{HeldOptions, spawn_in_process_namespace};
 use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::{Namespace, Netlink};
 use netstage_host::startup_error::StartupError;
@@ -308,7 +308,8 @@ impl StartingGateway<'_> {
             StartupError::without_remedy(format!("{}: {program} is no longer installed", self.name))
         })?;
         let mut log = Ok(PathBuf::new());
-        let child = spawn_with_run_folder(self.namespace, self.netstage, &path, &self.run, |command| {
+        let options = HeldOptions { run: Some(&self.run), ..HeldOptions::default() };
+        let child = spawn_in_process_namespace(self.namespace, self.netstage, &path, options, |command| {
             add_arguments(command);
             log = log_to(self.log(program), command);
         });
