@@ -5,6 +5,7 @@
 //! Freed numbers are reused, least recently freed first, so that a packet being processed with an old number
 //! still finds the old entry.
 
+mod failures;
 mod interned;
 mod links;
 mod neighbors;
@@ -106,6 +107,8 @@ pub struct Fib {
     down: u64,
     /// Neighbors that have failed. Targets with several paths exclude those to them, too.
     failed: BTreeSet<InterfaceNeighbor>,
+    /// Paths that packets to neighbors take while these have failed.
+    backups: BTreeMap<InterfaceNeighbor, RoutePath>,
     labels: BTreeMap<LabelValue, LabelTarget>,
     neighbors: BTreeMap<InterfaceNeighbor, Mac>,
     /// Prefixes of links, and routes to neighbors there that no source has defined.
@@ -126,6 +129,7 @@ impl Fib {
             counts_prefixes: false,
             down: 0,
             failed: BTreeSet::new(),
+            backups: BTreeMap::new(),
             labels: BTreeMap::new(),
             neighbors: BTreeMap::new(),
             on_link: BTreeMap::new(),
@@ -336,10 +340,7 @@ impl Fib {
         if let Some(number) = self.hops.find(path) {
             return Ok(number);
         }
-        let interface = self.interfaces.get(path.interface as usize).ok_or(FibError::Unknown)?;
-        let hop = Hop::new(path.interface, interface.mtu, &path.labels, self.model)
-            .ok_or(FibError::TooManyLabels)?;
-        let next_hop = self.next_hop(path);
+        let (hop, next_hop) = self.entry(path)?;
         let number = match self.hops.free() {
             Some(number) => {
                 tables.set_hop(number, hop, next_hop);
@@ -349,6 +350,14 @@ impl Fib {
         };
         self.hops.add(path, number);
         Ok(number)
+    }
+
+    /// Returns the entry of the table of hops for a path, in the present state of links and neighbors.
+    fn entry(&self, path: &RoutePath) -> Result<(Hop, NextHop), FibError> {
+        let path = &*self.current(path);
+        let interface = self.interfaces.get(path.interface as usize).ok_or(FibError::Unknown)?;
+        let hop = Hop::new(path.interface, interface.mtu, &path.labels, self.model);
+        Ok((hop.ok_or(FibError::TooManyLabels)?, self.next_hop(path)))
     }
 
     fn next_hop(&self, path: &RoutePath) -> NextHop {

@@ -200,6 +200,77 @@ fn paths_follow_interface_changes() {
 }
 
 #[test]
+fn packets_to_a_failed_neighbor_take_its_backup_path() {
+    let (mut fib, mut tables) = setup(8, 8);
+    let (near, other) = ((1, IpAddr::from([192, 0, 2, 1])), (2, IpAddr::from([203, 0, 113, 1])));
+    let direct = |labels| path(1, Some([192, 0, 2, 1]), labels);
+    let around = |labels| path(2, Some([203, 0, 113, 1]), labels);
+    for (text, labels) in [("10.0.0.0/8", &[300][..]), ("11.0.0.0/8", &[]), ("12.0.0.0/8", &[1, 2, 3])] {
+        fib.apply(&mut tables, &SourceChange::Route(prefix(text), to(direct(labels)))).unwrap();
+    }
+    let swap = LabelAction::Forward(to(direct(&[301])).unwrap());
+    fib.apply(&mut tables, &SourceChange::Label(label(77), Some(swap))).unwrap();
+    fib.set_backups(&mut tables, BTreeMap::from([(near, around(&[900]))]));
+    assert!(fib.neighbors().any(|(neighbor, _)| neighbor == other), "it is resolved before the failure");
+
+    // The paths of three routes and of a label, or those through the backup path.
+    let paths = |tables: &Tables| {
+        let routes = [10, 11, 12].map(|first| found(tables, &[], [first, 0, 0, 1], 0).unwrap());
+        (routes, found(tables, &[77], [10, 0, 0, 1], 0).unwrap())
+    };
+    let working = ([direct(&[300]), direct(&[]), direct(&[1, 2, 3])], direct(&[301]));
+    // A packet with three labels has no room for another one.
+    let failed = ([around(&[900, 300]), around(&[900]), direct(&[1, 2, 3])], around(&[900, 301]));
+    assert_eq!(paths(&tables), working);
+    fib.set_failed(&mut tables, near, true);
+    assert_eq!(paths(&tables), failed);
+    // What becomes known of the other neighbor and the other interface applies to the backup path.
+    fib.set_neighbor(&mut tables, other, Some(NEIGHBOR_MAC));
+    let incoming = IncomingInterface { table: 0, mpls: true, rsvp: false };
+    fib.set_interface(&mut tables, 2, FibInterface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, incoming });
+    let rewritten = (0..8).map(|hop| tables.hop(hop)).find(|(hop, _)| hop.labels() == [label(900)]).unwrap();
+    assert_eq!(rewritten.0.mtu, 9000);
+    let addresses = HopAddresses { to: NEIGHBOR_MAC, from: [2, 0, 0, 0, 0, 77] };
+    assert_eq!(rewritten.1.addresses, Some(addresses));
+    // A route that is added during the failure.
+    fib.apply(&mut tables, &SourceChange::Route(prefix("13.0.0.0/8"), to(direct(&[302])))).unwrap();
+    assert_eq!(found(&tables, &[], [13, 0, 0, 1], 0), Ok(around(&[900, 302])));
+    fib.set_failed(&mut tables, near, false);
+    assert_eq!(paths(&tables), working);
+
+    // The link fails, then also that of the backup path, which is of no use then.
+    fib.set_up(&mut tables, 1, false);
+    assert_eq!(paths(&tables), failed);
+    fib.set_up(&mut tables, 2, false);
+    assert_eq!(paths(&tables), working);
+    fib.set_up(&mut tables, 2, true);
+    assert_eq!(paths(&tables), failed);
+    // Another backup path, and none.
+    fib.set_backups(&mut tables, BTreeMap::from([(near, around(&[901]))]));
+    assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(around(&[901])));
+    fib.set_backups(&mut tables, BTreeMap::new());
+    assert_eq!(paths(&tables), working);
+}
+
+#[test]
+fn of_several_failed_paths_those_with_a_backup_path_are_used() {
+    let (mut fib, mut tables) = setup(8, 8);
+    let paths = [path(0, Some([192, 0, 2, 1]), &[]), path(1, Some([198, 51, 100, 1]), &[])];
+    let both = Some(Destination::Paths(paths.to_vec()));
+    fib.apply(&mut tables, &SourceChange::Route(prefix("10.0.0.0/8"), both)).unwrap();
+    let backup = path(2, Some([203, 0, 113, 1]), &[900]);
+    fib.set_backups(&mut tables, BTreeMap::from([((0, [192, 0, 2, 1].into()), backup)]));
+    let used = |tables: &Tables| -> BTreeSet<u32> {
+        (0..64).map(|last| found(tables, &[], [10, 1, last, 1], 2).unwrap().interface).collect()
+    };
+    assert_eq!(used(&tables), BTreeSet::from([0, 1]));
+    fib.set_failed(&mut tables, (0, [192, 0, 2, 1].into()), true);
+    assert_eq!(used(&tables), BTreeSet::from([1]));
+    fib.set_up(&mut tables, 1, false);
+    assert_eq!(used(&tables), BTreeSet::from([2]));
+}
+
+#[test]
 fn counted_prefixes_have_separate_targets() {
     let (fib, mut tables) = setup(8, 8);
     let mut fib = fib.counting_prefixes();

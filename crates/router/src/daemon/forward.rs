@@ -19,7 +19,7 @@ use netstage_host::ports::{FramePort as _, NO_MAC, synthetic_header};
 use netstage_host::startup_error::StartupError;
 use netstage_host::wait::Waiter;
 use netstage_routing::source::kernel::{KernelChanges, KernelRoutes};
-use netstage_routing::source::path::InterfaceNeighbor;
+use netstage_routing::source::path::{InterfaceNeighbor, RoutePath};
 use netstage_routing::source::route::KernelIds;
 use netstage_routing::source::{RankedRoutes, SourceKey, Sources};
 use netstage_scenario::router::{CounterGranularity, KilledBehavior, RouterConfig};
@@ -27,6 +27,7 @@ use netstage_wire::ethernet::{self, ethertype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -364,7 +365,19 @@ impl RouterForwardingLoop {
     fn poll_rsvp(&mut self) {
         let Some((changes, unapplied)) = self.rsvp.as_mut().map(|rsvp| rsvp.poll(&self.log)) else { return };
         changes.into_iter().for_each(|key| self.apply(key));
+        self.set_backups();
         drop(unapplied);
+    }
+
+    /// Prepares the LSPs that protect neighbors.
+    pub fn set_backups(&mut self) {
+        let backups: Vec<(Ipv4Addr, RoutePath)> = self.rsvp.iter().flat_map(Rsvp::backups).collect();
+        let neighbor = |(address, path): (Ipv4Addr, RoutePath)| {
+            let interface = self.machine.interface_of(&self.router.interfaces, address.into())?;
+            Some(((interface, address.into()), path))
+        };
+        let backups = backups.into_iter().filter_map(neighbor).collect();
+        self.fib.set_backups(self.slow_path.tables_mut(), backups);
     }
 
     /// Forwards packets of the kernel, which cannot add labels itself.

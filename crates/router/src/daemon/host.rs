@@ -138,24 +138,27 @@ impl RouterHost {
         interfaces: &[InterfaceConfig],
         settings: &BfdSettings,
     ) -> Result<Vec<(u32, BfdNeighbor)>, StartupError> {
-        let addresses = self.netlink.addresses().map_err(|error| kernel_error(&error))?;
-        let links = self.netlink.links().map_err(|error| kernel_error(&error))?;
         let find = |address: &IpAddr| {
-            let on_link = addresses.iter().filter(|own| fib::holds((own.address, own.prefix_len), *address));
-            let mut names = on_link
-                .filter_map(|own| links.iter().find(|link| link.index == own.link))
-                .map(|link| &link.name);
-            let number = |name: &String| interfaces.iter().position(|interface| interface.name == *name);
-            let found = names.find_map(|name| Some((number(name)? as u32, name.clone())));
-            let (number, interface) = found.ok_or_else(|| {
+            let number = self.interface_of(interfaces, *address).ok_or_else(|| {
                 StartupError::new(
                     format!("[bfd] `neighbors`: {address} is in no subnet of the router's interfaces"),
                     "list the address that the neighbor has on a link to this router",
                 )
             })?;
+            let interface = interfaces[number as usize].name.clone();
             Ok((number, BfdNeighbor { interface, address: *address }))
         };
         settings.neighbors.iter().map(find).collect()
+    }
+
+    /// Returns the number of the interface to the link with a neighbor, if it is known.
+    pub fn interface_of(&mut self, interfaces: &[InterfaceConfig], neighbor: IpAddr) -> Option<u32> {
+        let (addresses, links) = (self.netlink.addresses().ok()?, self.netlink.links().ok()?);
+        let on_link = addresses.iter().filter(|own| fib::holds((own.address, own.prefix_len), neighbor));
+        let mut names =
+            on_link.filter_map(|own| links.iter().find(|link| link.index == own.link)).map(|link| &link.name);
+        let number = |name: &String| interfaces.iter().position(|interface| interface.name == *name);
+        names.find_map(number).map(|number| number as u32)
     }
 
     /// Returns the mapping of kernel numbers to those of the router, except for interfaces.

@@ -280,6 +280,7 @@ impl RouterForwardingLoop {
             changes.extend(rsvp.set_tunnels(&settings.tunnels));
         }
         changes.into_iter().for_each(|key| self.apply(key));
+        self.set_backups();
         memory::release_unused();
         Ok(changed)
     }

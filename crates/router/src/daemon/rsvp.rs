@@ -272,6 +272,14 @@ impl Rsvp {
         Vec::new()
     }
 
+    /// Returns the established tunnels that protect a neighbor, with its address.
+    pub fn backups(&self) -> impl Iterator<Item = (Ipv4Addr, RoutePath)> {
+        self.tunnels.values().filter_map(|tunnel| {
+            let (_, to) = tunnel.in_use?;
+            Some((tunnel.settings.protects?, self.path(to)))
+        })
+    }
+
     /// Sets or removes a label. Returns it if it changed.
     fn label(&mut self, label: LabelValue, action: Option<LabelAction>) -> Vec<SourceKey> {
         self.ranked.label(label, action).iter().map(SourceKey::from).collect()

@@ -19,13 +19,8 @@ impl Fib {
         if before == station {
             return;
         }
+        self.revise_hops_to(tables, neighbor);
         let (interface, address) = neighbor;
-        let first = RoutePath { interface, via: Some(address), labels: Vec::new() };
-        let same = |path: &RoutePath| path.interface == interface && path.via == Some(address);
-        for (path, number) in self.hops.from(&first).take_while(|(path, _)| same(path)) {
-            let (hop, _) = tables.hop(number);
-            tables.set_hop(number, *hop, self.next_hop(path));
-        }
         let links =
             self.on_link.iter().filter(|(prefix, link)| **link == interface && holds(prefix.1, address));
         let table_numbers: Vec<u32> = links.map(|((table, _), _)| *table).collect();
@@ -34,9 +29,10 @@ impl Fib {
         }
     }
 
-    /// Returns the neighbors that are next hops or have a known MAC address.
+    /// Returns the neighbors that are next hops, also of backup paths, or have a known MAC address.
     pub fn neighbors(&self) -> impl Iterator<Item = (InterfaceNeighbor, Option<Mac>)> {
-        let wanted = self.hops.all().filter_map(|(path, _)| Some((path.interface, path.via?)));
+        let paths = self.hops.all().map(|(path, _)| path).chain(self.backups.values());
+        let wanted = paths.filter_map(|path| Some((path.interface, path.via?)));
         let all: BTreeSet<InterfaceNeighbor> = wanted.chain(self.neighbors.keys().copied()).collect();
         all.into_iter().map(|neighbor| (neighbor, self.neighbors.get(&neighbor).copied()))
     }

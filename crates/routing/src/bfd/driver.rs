@@ -42,6 +42,18 @@ struct Link {
     is_faulty: bool,
 }
 
+impl Link {
+    /// Opens the socket in the thread's namespace, unless the interface is still the one that is open.
+    fn reopen(&self) -> Option<io::Result<(u32, PacketSocket)>> {
+        let name = self.neighbor.interface.as_str();
+        match (if_nametoindex(name).map_err(io::Error::from), &self.open) {
+            (Ok(index), Some((known, _))) if index == *known => None,
+            (Ok(index), _) => Some(sending_socket(name, self.peer.address).map(|socket| (index, socket))),
+            (Err(error), _) => Some(Err(error)),
+        }
+    }
+}
+
 /// Driver of the sessions with neighbors.
 #[derive(Debug)]
 pub struct BfdDriver {
@@ -142,17 +154,10 @@ impl BfdDriver {
     /// Opens the sockets of interfaces that are new or have been recreated.
     fn check_interfaces(&mut self, handle: &mut impl FnMut(BfdReport)) {
         let BfdDriver { namespace, links, .. } = self;
-        for (number, link) in links.iter_mut().enumerate() {
-            let name = link.neighbor.interface.as_str();
-            let index = namespace.run(|| if_nametoindex(name).map_err(io::Error::from)).flatten();
-            let opened = match (index, &link.open) {
-                (Ok(index), Some((known, _))) if index == *known => continue,
-                (Ok(index), _) => namespace
-                    .run(|| sending_socket(name, link.peer.address))
-                    .flatten()
-                    .map(|socket| (index, socket)),
-                (Err(error), _) => Err(error),
-            };
+        // Each entry into the namespace takes a thread.
+        let opened = namespace.run(|| links.iter().map(Link::reopen).collect::<Vec<_>>());
+        for (number, (link, opened)) in links.iter_mut().zip(opened.into_iter().flatten()).enumerate() {
+            let Some(opened) = opened else { continue };
             let reason = opened.as_ref().err().map(ToString::to_string);
             link.open = opened.ok();
             let was_faulty = std::mem::replace(&mut link.is_faulty, reason.is_some());

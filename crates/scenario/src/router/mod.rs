@@ -338,6 +338,11 @@ mod tests {
                 "10.9.0.0/16 belongs to tunnel `a`",
             ),
             (
+                "[router]\ninterfaces = [\"eth0\"]\n[rsvp]\nrouter_id = \"10.0.0.1\"\n[rsvp.interface.eth0]\n\
+                 [rsvp.tunnel.a]\nto = \"10.0.0.2\"\nprotects = \"10.1.0.2\"\n",
+                "give it a `route` around the link",
+            ),
+            (
                 "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nneighbors = [\"10.0.0.2\", \"10.0.0.2\"]\n",
                 "10.0.0.2 is listed twice",
             ),

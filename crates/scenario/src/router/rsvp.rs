@@ -39,6 +39,8 @@ pub struct RsvpTunnelSettings {
     pub request: TunnelRequest,
     /// Prefixes whose packets take it.
     pub prefixes: Vec<IpPrefix>,
+    /// Neighbor whose packets take it while the neighbor has failed.
+    pub protects: Option<Ipv4Addr>,
 }
 
 pub(super) fn build(
@@ -92,6 +94,17 @@ pub(super) fn build(
                 problems.push_help(prefix.place, message, "list a prefix once");
             }
         }
+        if let Some(protected) = &table.protects {
+            let address = protected.value.0;
+            if table.route.0.is_empty() {
+                let help = "give it a `route` around the link to this neighbor";
+                problems.push_help(protected.place, "the tunnel may take the link that it protects", help);
+            }
+            if let Some(other) = tunnels.iter().find(|tunnel| tunnel.protects == Some(address)) {
+                let message = format!("tunnel `{}` protects {address}, too", other.name);
+                problems.push_help(protected.place, message, "protect a neighbor by one tunnel");
+            }
+        }
         tunnels.push(tunnel(member.name.clone(), table));
     }
     RsvpSettings {
@@ -116,5 +129,6 @@ fn tunnel(name: String, table: &RsvpTunnelTable) -> RsvpTunnelSettings {
         name,
         request,
         prefixes: table.prefixes.0.iter().map(|prefix| prefix.value.0).collect(),
+        protects: table.protects.as_ref().map(|protected| protected.value.0),
     }
 }

@@ -213,18 +213,23 @@ fn router(file: &Path) -> Command {
 pub struct TunLink {
     forwarding: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
+    cut: Arc<AtomicBool>,
     labeled: Arc<AtomicU32>,
 }
 
 impl TunLink {
-    fn start(mut ends: [Tun; 2]) -> TunLink {
-        let (stop, labeled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&labeled));
+    pub fn start(mut ends: [Tun; 2]) -> TunLink {
+        let [stop, cut] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let labeled = Arc::new(AtomicU32::new(0));
+        let (stopped, is_cut, counted) = (Arc::clone(&stop), Arc::clone(&cut), Arc::clone(&labeled));
         let forwarding = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 for (near, far) in [(0, 1), (1, 0)] {
                     let mut frames = Vec::new();
                     ends[near].receive(64, &mut |received| frames.push(received.frame.to_vec())).unwrap();
+                    if is_cut.load(Ordering::Relaxed) {
+                        continue;
+                    }
                     for frame in frames {
                         counted.fetch_add(u32::from(frame[12..14] == [0x88, 0x47]), Ordering::Relaxed);
                         assert!(ends[far].send(&frame).unwrap());
@@ -234,7 +239,12 @@ impl TunLink {
                 std::thread::sleep(Duration::from_micros(100));
             }
         });
-        TunLink { forwarding: Some(forwarding), stop, labeled }
+        TunLink { forwarding: Some(forwarding), stop, cut, labeled }
+    }
+
+    /// Cuts or repairs the link. Both interfaces stay up.
+    pub fn set_cut(&self, is_cut: bool) {
+        self.cut.store(is_cut, Ordering::Relaxed);
     }
 
     /// Returns the number of forwarded packets with labels.
