@@ -10,7 +10,7 @@ use crate::netns::netlink::Netlink;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, LpmTrie, MapData};
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType};
-use aya::{Ebpf, Pod};
+use aya::{Ebpf, EbpfLoader, Pod};
 use netstage_core::edge::IpPrefix;
 use netstage_core::quantity::BitRate;
 use std::fs::{self, File};
@@ -121,7 +121,9 @@ impl EgressGroup {
     /// Creates a group without threads. Needs root, and a writable hierarchy of cgroups of version 2.
     pub fn create(limits: EgressLimits) -> Result<EgressGroup, BpfError> {
         let cgroup = Cgroup::create().map_err(BpfError::Cgroup)?;
-        let mut loaded = Ebpf::load(OBJECT)?;
+        let destinations = limits.destinations.as_ref().map_or(0, Vec::len);
+        let entries = u32::try_from(destinations.max(1)).unwrap_or(u32::MAX);
+        let mut loaded = EbpfLoader::new().map_max_entries("destinations", entries).load(OBJECT)?;
         let kernel_limits = write_limits(&mut loaded, &limits)?;
         let program = loaded.program_mut("limit_egress").expect("the BPF object contains it");
         let program: &mut CgroupSkb = program.try_into().expect("the type matches");

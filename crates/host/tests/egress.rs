@@ -154,8 +154,11 @@ fn no_packet_is_charged_less_than_it_takes_on_the_link() {
 
 fn limits_apply_to_the_threads_of_the_group_only() {
     needs::root();
+    let prefix = |address: [u8; 4]| IpPrefix::new(IpAddr::from(address), 32).unwrap();
+    // Many others are permitted, too.
+    let others = (0..5_000_u16).map(|number| prefix([172, 16, (number >> 8) as u8, number as u8]));
     let limits = EgressLimits {
-        destinations: Some(vec![IpPrefix::new("10.1.0.1".parse().unwrap(), 32).unwrap()]),
+        destinations: Some(others.chain([prefix([10, 1, 0, 1])]).collect()),
         rate: Some(BitRate(1_000_000)),
         ..EgressLimits::default()
     };
