@@ -65,6 +65,18 @@ pub enum BfdState {
     Up,
 }
 
+impl BfdState {
+    /// Returns the code, 2 bits.
+    pub const fn code(self) -> u8 {
+        match self {
+            BfdState::AdminDown => 0,
+            BfdState::Down => 1,
+            BfdState::Init => 2,
+            BfdState::Up => 3,
+        }
+    }
+}
+
 /// Reason for the last change of a session's state, 5 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Diagnostic(u8);
@@ -322,12 +334,7 @@ impl<'a> BfdPacket<'a> {
     pub fn write(&self, bytes: &mut [u8]) -> Result<usize, BfdWriteError> {
         let length = MANDATORY + self.authentication.map_or(0, |section| section.length());
         let packet = bytes.get_mut(..length).ok_or(BfdWriteError)?;
-        let state = match self.state {
-            BfdState::AdminDown => 0,
-            BfdState::Down => 1,
-            BfdState::Init => 2,
-            BfdState::Up => 3,
-        };
+        let state = self.state.code();
         let flags = [
             (self.is_poll, POLL),
             (self.is_final, FINAL),

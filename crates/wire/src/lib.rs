@@ -21,6 +21,7 @@ extern crate std;
 
 pub mod arp;
 pub mod bfd;
+pub mod bfd_data_plane;
 mod bytes;
 pub mod checksum;
 pub mod ethernet;

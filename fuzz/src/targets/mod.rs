@@ -2,6 +2,7 @@
 //! target.
 
 mod bfd;
+mod bfdd;
 mod bgp;
 mod capture;
 mod control;
@@ -24,8 +25,9 @@ mod stamp;
 pub type Target = fn(&[u8]);
 
 /// All targets by name.
-pub const ALL: [(&str, Target); 18] = [
+pub const ALL: [(&str, Target); 19] = [
     ("bfd", bfd::run),
+    ("bfdd", bfdd::run),
     ("bgp", bgp::run),
     ("capture", capture::run),
     ("control", control::run),

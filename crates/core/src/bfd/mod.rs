@@ -118,10 +118,20 @@ pub struct BfdStatus {
     pub remote_diagnostic: Diagnostic,
     /// Discriminator of the remote system; zero while unknown.
     pub remote_discriminator: u32,
+    /// Minimum transmit interval of the remote system.
+    pub remote_desired_min_tx: Duration,
+    /// Minimum interval of packets that the remote system receives.
+    pub remote_required_min_rx: Duration,
+    /// Detect multiplier of the remote system; zero while unknown.
+    pub remote_detect_multiplier: u8,
     /// Transmit interval without jitter; `None` if the remote system has requested no periodic packets.
     pub transmit_interval: Option<Duration>,
     /// Detection time of this system; `None` while no packets are received.
     pub detection_time: Option<Duration>,
+    /// Accepted packets.
+    pub received: u64,
+    /// Sent packets.
+    pub sent: u64,
 }
 
 /// Numbers of packets, and of reasons for discarding them (RFC 5880 section 6.8.6).

@@ -89,6 +89,14 @@ pub(super) struct Session {
     jitter: u64,
     /// Arrival of the last accepted packet; `None` if its detection time has expired, and the sequence number with it.
     received: Option<Instant>,
+    packets: Packets,
+}
+
+/// Numbers of packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Packets {
+    received: u64,
+    sent: u64,
 }
 
 impl Session {
@@ -116,6 +124,7 @@ impl Session {
             transmitted: None,
             jitter: 0,
             received: None,
+            packets: Packets::default(),
             config,
         }
     }
@@ -218,6 +227,7 @@ impl Session {
         if self.state == BfdState::AdminDown {
             return (false, None);
         }
+        self.packets.received += 1;
         self.is_final_due |= packet.is_poll;
         let signaled = Diagnostic::NEIGHBOR_SIGNALED_SESSION_DOWN;
         let event = match (self.state, packet.state) {
@@ -300,6 +310,7 @@ impl Session {
 
     /// Returns the packet to be sent now, without authentication.
     pub fn transmit(&mut self, now: Instant, random: &mut RandomStream) -> BfdPacket<'static> {
+        self.packets.sent += 1;
         let is_final = core::mem::take(&mut self.is_final_due);
         // A response does not replace a periodic packet, so that polls cannot delay the poll bit of this system.
         if !is_final {
@@ -339,8 +350,13 @@ impl Session {
             remote_state: self.remote.state,
             remote_diagnostic: self.remote.diagnostic,
             remote_discriminator: self.remote.discriminator,
+            remote_desired_min_tx: self.remote.desired_min_tx,
+            remote_required_min_rx: self.remote.required_min_rx,
+            remote_detect_multiplier: self.remote.detect_multiplier,
             transmit_interval: self.transmit_interval(),
             detection_time: (self.remote.discriminator != 0).then(|| self.detection_time()),
+            received: self.packets.received,
+            sent: self.packets.sent,
         }
     }
 }

@@ -254,7 +254,8 @@ impl RouterForwardingLoop {
         if let Some(settings) = &self.router.bfd {
             let neighbors = self.machine.bfd_neighbors(&self.router.interfaces, settings)?;
             let (namespace, bell) = (self.machine.same_namespace()?, Arc::clone(&self.bell));
-            self.bfd = Some(Bfd::begin(settings, neighbors, namespace, bell)?);
+            let names = self.router.interfaces.iter().map(|interface| interface.name.clone()).collect();
+            self.bfd = Some(Bfd::begin(settings, neighbors, names, namespace, bell)?);
         }
         let news = self.load().map_err(|error| kernel_error(&error))?;
         self.take(news);
@@ -352,7 +353,7 @@ impl RouterForwardingLoop {
 
     /// Applies the failures of neighbors.
     fn poll_bfd(&mut self) {
-        let Some(changes) = self.bfd.as_ref().map(|bfd| bfd.poll(&self.log)) else { return };
+        let Some(changes) = self.bfd.as_mut().map(|bfd| bfd.poll(&self.log)) else { return };
         for (neighbor, has_failed) in changes {
             self.fib.set_failed(self.slow_path.tables_mut(), neighbor, has_failed);
             if let Some(rsvp) = self.rsvp.as_ref().filter(|_| has_failed) {

@@ -132,12 +132,12 @@ impl RouterHost {
         settings.interfaces.iter().map(place).collect()
     }
 
-    /// Returns the BFD neighbors with the numbers of the interfaces to their links.
+    /// Returns the BFD neighbors with the interfaces to their links.
     pub fn bfd_neighbors(
         &mut self,
         interfaces: &[InterfaceConfig],
         settings: &BfdSettings,
-    ) -> Result<Vec<(u32, BfdNeighbor)>, StartupError> {
+    ) -> Result<Vec<BfdNeighbor>, StartupError> {
         let find = |address: &IpAddr| {
             let number = self.interface_of(interfaces, *address).ok_or_else(|| {
                 StartupError::new(
@@ -146,7 +146,7 @@ impl RouterHost {
                 )
             })?;
             let interface = interfaces[number as usize].name.clone();
-            Ok((number, BfdNeighbor { interface, address: *address }))
+            Ok(BfdNeighbor { interface, address: *address })
         };
         settings.neighbors.iter().map(find).collect()
     }

@@ -1,6 +1,6 @@
 //! Sockets and timers of a speaker.
 
-use super::{BfdCommand, BfdCommands, BfdNeighbor, BfdReport, BfdSessionConfig, BfdSnapshot};
+use super::{BfdChange, BfdCommand, BfdCommands, BfdNeighbor, BfdReport, BfdSessionConfig, BfdSnapshot};
 use netstage_core::bfd::{BfdEvent, BfdPeer, BfdSpeaker, BfdTransmit, MAX_SESSIONS};
 use netstage_core::time::{Duration, Instant};
 use netstage_host::clock::{Epoch, monotonic_ns};
@@ -8,10 +8,9 @@ use netstage_host::netns::Namespace;
 use netstage_host::packet_socket::PacketSocket;
 use netstage_host::realtime::{Rank, enter_realtime, raise_priority};
 use netstage_host::wait::Waiter;
-use netstage_wire::bfd::{BfdState, CONTROL_PORT, MAX_PACKET};
+use netstage_wire::bfd::{BfdState, CONTROL_PORT, Diagnostic, MAX_PACKET};
 use nix::net::if_::if_nametoindex;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
@@ -40,9 +39,16 @@ struct Link {
     open: Option<(u32, PacketSocket)>,
     /// A fault was reported.
     is_faulty: bool,
+    /// The session is disabled, and ends at the next check.
+    is_leaving: bool,
 }
 
 impl Link {
+    /// Reports about the session.
+    fn report(&self, speaker: &BfdSpeaker, change: BfdChange) -> BfdReport {
+        BfdReport { neighbor: self.neighbor.clone(), change, status: speaker.session(self.peer) }
+    }
+
     /// Opens the socket in the thread's namespace, unless the interface is still the one that is open.
     fn reopen(&self) -> Option<io::Result<(u32, PacketSocket)>> {
         let name = self.neighbor.interface.as_str();
@@ -60,6 +66,8 @@ pub struct BfdDriver {
     speaker: BfdSpeaker,
     namespace: Namespace,
     links: Vec<Link>,
+    /// Interfaces of all sessions so far; a peer has the position plus one.
+    interfaces: Vec<String>,
     sockets: Vec<PacketSocket>,
     waiter: Waiter,
     epoch: Epoch,
@@ -69,44 +77,18 @@ pub struct BfdDriver {
 }
 
 impl BfdDriver {
-    /// Opens the sockets. All sessions have the same settings. The seed should differ after each restart and be
-    /// unpredictable. Fails if another program in the namespace speaks BFD.
-    pub fn open(
-        namespace: Namespace,
-        neighbors: Vec<BfdNeighbor>,
-        session: &BfdSessionConfig,
-        seed: u64,
-    ) -> io::Result<(BfdDriver, BfdCommands)> {
-        let mut speaker = BfdSpeaker::new(MAX_SESSIONS, seed);
-        let names: BTreeSet<String> = neighbors.iter().map(|neighbor| neighbor.interface.clone()).collect();
-        let number =
-            |name: &String| names.iter().position(|known| known == name).map_or(0, |at| at as u32 + 1);
-        let link = |neighbor: BfdNeighbor| {
-            let peer = BfdPeer { interface: number(&neighbor.interface), address: neighbor.address };
-            Link { neighbor, peer, open: None, is_faulty: false }
-        };
-        let links: Vec<Link> = neighbors.into_iter().map(link).collect();
-        for link in &links {
-            speaker.set_session(link.peer, session.clone()).map_err(io::Error::other)?;
-        }
-        let mut sockets = Vec::new();
+    /// Creates a driver without sessions. The seed should differ after each restart and be unpredictable.
+    pub fn new(namespace: Namespace, seed: u64) -> io::Result<(BfdDriver, BfdCommands)> {
         let mut waiter = Waiter::economical(TURN_NS)?;
-        for any in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
-            if links.iter().any(|link| link.peer.address.is_ipv4() == any.is_ipv4()) {
-                let socket =
-                    namespace.run(|| PacketSocket::bind(SocketAddr::new(any, CONTROL_PORT))).flatten()?;
-                waiter.add(sockets.len(), Some(socket.socket().as_fd()))?;
-                sockets.push(socket);
-            }
-        }
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
         waiter.add(BELL, Some(bell.as_fd()))?;
         let (sender, commands) = channel();
         let driver = BfdDriver {
-            speaker,
+            speaker: BfdSpeaker::new(MAX_SESSIONS, seed),
             namespace,
-            links,
-            sockets,
+            links: Vec::new(),
+            interfaces: Vec::new(),
+            sockets: Vec::new(),
             waiter,
             epoch: Epoch(monotonic_ns()),
             next_check: Instant::ZERO,
@@ -114,6 +96,49 @@ impl BfdDriver {
             bell: Arc::clone(&bell),
         };
         Ok((driver, BfdCommands { commands: sender, bell }))
+    }
+
+    /// Adds a session, or changes its settings. Fails with [`io::ErrorKind::AddrInUse`] if another program in the
+    /// namespace speaks BFD.
+    pub fn set(&mut self, neighbor: BfdNeighbor, session: BfdSessionConfig) -> io::Result<()> {
+        self.listen(neighbor.address.is_ipv4())?;
+        let peer = BfdPeer { interface: self.interface(&neighbor.interface), address: neighbor.address };
+        self.speaker.set_session(peer, session).map_err(io::Error::other)?;
+        match self.links.iter_mut().find(|link| link.peer == peer) {
+            Some(link) => link.is_leaving = false,
+            None => {
+                let link = Link { neighbor, peer, open: None, is_faulty: false, is_leaving: false };
+                self.links.push(link);
+                self.next_check = Instant::ZERO;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the receiving socket of an address family.
+    fn listen(&mut self, is_ipv4: bool) -> io::Result<()> {
+        if self.sockets.iter().any(|socket| socket.address().is_ipv4() == is_ipv4) {
+            return Ok(());
+        }
+        let any: IpAddr = match is_ipv4 {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let bind = || PacketSocket::bind(SocketAddr::new(any, CONTROL_PORT));
+        let socket = self.namespace.run(bind).flatten()?;
+        self.waiter.add(self.sockets.len(), Some(socket.socket().as_fd()))?;
+        self.sockets.push(socket);
+        Ok(())
+    }
+
+    /// Returns the number of an interface, which is new if the name is.
+    fn interface(&mut self, name: &str) -> u32 {
+        let known = self.interfaces.iter().position(|known| known == name);
+        let at = known.unwrap_or_else(|| {
+            self.interfaces.push(name.into());
+            self.interfaces.len() - 1
+        });
+        at as u32 + 1
     }
 
     /// Runs the sessions in the calling thread until they are stopped. Reports are passed to `handle`.
@@ -129,6 +154,10 @@ impl BfdDriver {
                 let _ = self.bell.read();
                 while let Ok(command) = self.commands.try_recv() {
                     match command {
+                        BfdCommand::Set(neighbor, session) => {
+                            self.set_and_report(neighbor, session, &mut handle)
+                        }
+                        BfdCommand::Remove(neighbor) => self.remove(&neighbor, &mut handle),
                         BfdCommand::Show(answer) => drop(answer.send(self.snapshot())),
                         BfdCommand::Stop => return Ok(()),
                     }
@@ -144,25 +173,58 @@ impl BfdDriver {
         }
     }
 
+    fn set_and_report(
+        &mut self,
+        neighbor: BfdNeighbor,
+        session: BfdSessionConfig,
+        handle: &mut impl FnMut(BfdReport),
+    ) {
+        if let Err(error) = self.set(neighbor.clone(), session) {
+            let change = BfdChange::Fault(match error.kind() {
+                io::ErrorKind::AddrInUse => "another program speaks BFD here".into(),
+                _ => error.to_string(),
+            });
+            return handle(BfdReport { neighbor, change, status: None });
+        }
+        // The sender may have forgotten the state.
+        let link = self.links.iter().find(|link| link.neighbor == neighbor);
+        let report = link.map(|link| link.report(&self.speaker, BfdChange::Up));
+        let is_up = |report: &BfdReport| report.status.is_some_and(|status| status.state == BfdState::Up);
+        report.filter(is_up).into_iter().for_each(handle);
+    }
+
+    fn remove(&mut self, neighbor: &BfdNeighbor, handle: &mut impl FnMut(BfdReport)) {
+        let BfdDriver { speaker, links, .. } = self;
+        let Some(link) = links.iter_mut().find(|link| link.neighbor == *neighbor) else { return };
+        link.is_leaving = true;
+        let disabled = BfdSessionConfig { is_enabled: false, ..BfdSessionConfig::default() };
+        // The session exists, so none is added.
+        let _ = speaker.set_session(link.peer, disabled);
+        handle(link.report(speaker, BfdChange::Disabled));
+    }
+
     fn snapshot(&self) -> BfdSnapshot {
+        let status =
+            |link: &Link| self.speaker.session(link.peer).map(|status| (link.neighbor.clone(), status));
         BfdSnapshot {
-            sessions: self.links.iter().filter_map(|link| self.speaker.session(link.peer)).collect(),
+            sessions: self.links.iter().filter_map(status).collect(),
             counters: self.speaker.counters(),
         }
     }
 
-    /// Opens the sockets of interfaces that are new or have been recreated.
+    /// Opens the sockets of interfaces that are new or have been recreated, and ends the sessions that leave.
     fn check_interfaces(&mut self, handle: &mut impl FnMut(BfdReport)) {
-        let BfdDriver { namespace, links, .. } = self;
+        let BfdDriver { speaker, namespace, links, .. } = self;
+        links.extract_if(.., |link| link.is_leaving).for_each(|link| speaker.remove_session(link.peer));
         // Each entry into the namespace takes a thread.
         let opened = namespace.run(|| links.iter().map(Link::reopen).collect::<Vec<_>>());
-        for (number, (link, opened)) in links.iter_mut().zip(opened.into_iter().flatten()).enumerate() {
+        for (link, opened) in links.iter_mut().zip(opened.into_iter().flatten()) {
             let Some(opened) = opened else { continue };
             let reason = opened.as_ref().err().map(ToString::to_string);
             link.open = opened.ok();
             let was_faulty = std::mem::replace(&mut link.is_faulty, reason.is_some());
             if let Some(reason) = reason.filter(|_| !was_faulty) {
-                handle(BfdReport::Fault { neighbor: number, reason });
+                handle(link.report(speaker, BfdChange::Fault(reason)));
             }
         }
     }
@@ -190,17 +252,16 @@ impl BfdDriver {
             self.send(&transmit);
         }
         while let Some(event) = self.speaker.poll_event() {
-            let number = |peer: BfdPeer| self.links.iter().position(|link| link.peer == peer);
-            match event {
-                BfdEvent::Up { peer } => {
-                    number(peer).into_iter().for_each(|neighbor| handle(BfdReport::Up { neighbor }));
+            let (peer, change) = match event {
+                BfdEvent::Up { peer } => (peer, BfdChange::Up),
+                BfdEvent::Down { peer, remote_state: BfdState::AdminDown, .. }
+                | BfdEvent::Down { peer, diagnostic: Diagnostic::ADMINISTRATIVELY_DOWN, .. } => {
+                    (peer, BfdChange::Disabled)
                 }
-                BfdEvent::Down { peer, diagnostic, remote_state, .. } => {
-                    let is_disabled = remote_state == BfdState::AdminDown;
-                    let down = |neighbor| BfdReport::Down { neighbor, diagnostic, is_disabled };
-                    number(peer).into_iter().for_each(|neighbor| handle(down(neighbor)));
-                }
-            }
+                BfdEvent::Down { peer, diagnostic, .. } => (peer, BfdChange::Failed(diagnostic)),
+            };
+            let link = self.links.iter().find(|link| link.peer == peer);
+            link.into_iter().for_each(|link| handle(link.report(&self.speaker, change.clone())));
         }
     }
 

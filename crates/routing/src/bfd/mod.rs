@@ -5,11 +5,15 @@
 //! owner ── BfdCommands ──▶ BfdDriver ◀──▶ UDP port 3784 on the interfaces of one namespace
 //!       ◀── BfdReport ────
 //! ```
+//! The neighbors are those of the owner, or of FRR's bfdd, for which the driver then is the data plane ([`BfddClient`]).
+//!
 //! Failures are judged by the kernel's arrival times, so a late thread does not take its neighbors down. The thread runs
 //! with real-time priority if permitted, so that it is not too late for the neighbors either.
 
+mod bfdd;
 mod driver;
 
+pub use bfdd::{BfddClient, BfddReporter};
 pub use driver::BfdDriver;
 pub use netstage_core::bfd::{BfdCounters, BfdSessionConfig, BfdStatus};
 pub use netstage_wire::bfd::{BfdState, Diagnostic};
@@ -21,7 +25,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 /// Neighbor on a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BfdNeighbor {
     /// Name of the interface to the link.
     pub interface: String,
@@ -35,43 +39,43 @@ impl fmt::Display for BfdNeighbor {
     }
 }
 
-/// Report from the driver. Neighbors have the numbers of their order in the configuration.
+/// Report from the driver about a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BfdReport {
-    /// Packets pass in both directions.
-    Up {
-        /// Neighbor.
-        neighbor: usize,
-    },
-    /// The path to a neighbor that was up has failed, or one of the sides was disabled.
-    Down {
-        /// Neighbor.
-        neighbor: usize,
-        /// Reason.
-        diagnostic: Diagnostic,
-        /// The neighbor has disabled the session: says nothing about the path (RFC 5882 section 3.2).
-        is_disabled: bool,
-    },
-    /// Packets to a neighbor cannot be sent. Reported once until it is resolved.
-    Fault {
-        /// Neighbor.
-        neighbor: usize,
-        /// Reason.
-        reason: String,
-    },
+pub struct BfdReport {
+    /// Neighbor.
+    pub neighbor: BfdNeighbor,
+    /// What has happened.
+    pub change: BfdChange,
+    /// State of the session; `None` if there is none.
+    pub status: Option<BfdStatus>,
 }
 
-/// State of the sessions, in the order of the neighbors, and counters.
+/// Change of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BfdChange {
+    /// Packets pass in both directions.
+    Up,
+    /// The path to a neighbor that was up has failed.
+    Failed(Diagnostic),
+    /// One of the sides has disabled the session: says nothing about the path (RFC 5882 section 3.2).
+    Disabled,
+    /// There is no session, or its packets cannot be sent. Reported once until it is resolved.
+    Fault(String),
+}
+
+/// State of the sessions, and counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BfdSnapshot {
-    /// Sessions.
-    pub sessions: Vec<BfdStatus>,
+    /// Sessions, in the order in which they were added.
+    pub sessions: Vec<(BfdNeighbor, BfdStatus)>,
     /// Counters.
     pub counters: BfdCounters,
 }
 
 #[derive(Debug)]
 enum BfdCommand {
+    Set(BfdNeighbor, BfdSessionConfig),
+    Remove(BfdNeighbor),
     Show(Sender<BfdSnapshot>),
     Stop,
 }
@@ -84,6 +88,16 @@ pub struct BfdCommands {
 }
 
 impl BfdCommands {
+    /// Adds a session, or changes its settings. If it is up, that is reported again.
+    pub fn set(&self, neighbor: BfdNeighbor, session: BfdSessionConfig) {
+        self.give(BfdCommand::Set(neighbor, session));
+    }
+
+    /// Disables a session, and removes it soon after.
+    pub fn remove(&self, neighbor: BfdNeighbor) {
+        self.give(BfdCommand::Remove(neighbor));
+    }
+
     /// Requests the state and waits for it. Returns `None` after the driver's end.
     pub fn snapshot(&self) -> Option<BfdSnapshot> {
         let (sender, receiver) = channel();

@@ -1,4 +1,4 @@
-//! Reception of RSVP packets from an Ethernet interface, and sending to its neighbors.
+//! Reception of RSVP packets from an interface, with or without link-layer header, and sending to its neighbors.
 
 use super::RsvpPlace;
 use netstage_core::rsvp::RsvpTransmit;
@@ -33,7 +33,7 @@ pub(super) struct Interface {
 }
 
 /// Program of classic BPF that accepts unfragmented IPv4 packets with protocol 46 which are sent to the interface's own
-/// MAC address.
+/// MAC address, if it has one.
 fn filter() -> [SockFilter; 10] {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_HALF: u16 = 0x28;
@@ -41,17 +41,19 @@ fn filter() -> [SockFilter; 10] {
     const JUMP_IF_EQUAL: u16 = 0x15;
     const JUMP_IF_ANY: u16 = 0x45;
     const RETURN: u16 = 0x06;
-    /// Ancillary data: packet type.
-    const PACKET_TYPE: u32 = 0xffff_f000 + 4;
+    /// Ancillary data: EtherType and packet type; and the start of the network header (SKF_NET_OFF).
+    const ETHERTYPE: u32 = 0xffff_f000;
+    const PACKET_TYPE: u32 = ETHERTYPE + 4;
+    const NETWORK: u32 = 0xfff0_0000;
     let load = |code, at| SockFilter::new(code, 0, 0, at);
     [
         load(LOAD_WORD, PACKET_TYPE),
         SockFilter::new(JUMP_IF_EQUAL, 0, 7, 0),
-        load(LOAD_HALF, 12),
-        SockFilter::new(JUMP_IF_EQUAL, 0, 5, 0x0800),
-        load(LOAD_BYTE, 23),
+        load(LOAD_WORD, ETHERTYPE),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 5, ethernet::ethertype::IPV4.into()),
+        load(LOAD_BYTE, NETWORK + 9),
         SockFilter::new(JUMP_IF_EQUAL, 0, 3, PROTOCOL.into()),
-        load(LOAD_HALF, 20),
+        load(LOAD_HALF, NETWORK + 6),
         SockFilter::new(JUMP_IF_ANY, 1, 0, 0x3fff),
         SockFilter::new(RETURN, 0, 0, u32::MAX),
         SockFilter::new(RETURN, 0, 0, 0),

@@ -37,7 +37,8 @@ table! {
         /// Time without a hello, or on a LAN a keepalive, after which a neighbor is down.
         dead: Located<PositiveDuration> = "4 s",
         /// Interval of BFD packets between core routers; on a LAN, between BGP peers. A neighbor is down after three
-        /// intervals without a packet. Without it, only `dead` detects failures.
+        /// intervals without a packet. Packets over a failed link of the core then take bypass LSPs, until OSPF has
+        /// found new routes. Without it, only `dead` detects failures.
         bfd: Option<Located<PositiveDuration>>,
         /// Maximum wait for all routes before the run starts.
         patience: PositiveDuration = "90 s",

@@ -21,7 +21,7 @@ table! {
         /// RSVP-TE. Default: the router does not speak it.
         rsvp: Option<Located<RsvpSection>>,
         /// BFD. Default: the router does not speak it.
-        bfd: Option<BfdSection>,
+        bfd: Option<Located<BfdSection>>,
     }
 }
 
@@ -129,7 +129,9 @@ table! {
     /// BFD (RFC 5880): fast detection of failed neighbors. A failed neighbor gets no packets of routes that have other next hops, and its RSVP-TE LSPs end.
     pub(crate) struct BfdSection "[bfd]" {
         /// Addresses of neighbors on the links of the router's interfaces.
-        neighbors: List<Located<Address>, 1, 1_024>,
+        neighbors: List<Located<Address>, 0, 1_024>,
+        /// Socket of FRR's bfdd, whose sessions the router runs instead of `neighbors`, with bfdd's intervals. bfdd is started with `--dplaneaddr unix:PATH`.
+        bfdd: Option<Located<FilePath>>,
         /// Interval at which packets are sent and expected. The longer interval of both neighbors applies.
         interval: Located<PositiveDuration> = "50 ms",
         /// Number of intervals without a packet after which a neighbor is down.

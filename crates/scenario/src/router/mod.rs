@@ -292,7 +292,10 @@ mod tests {
         let bfd = parse("router.toml", text).unwrap().bfd.unwrap();
         let neighbors = ["10.0.0.2", "fd00::2"].map(|text| text.parse().unwrap()).to_vec();
         let interval = netstage_core::time::Duration::from_millis(10);
-        assert_eq!(bfd, BfdSettings { neighbors, interval, multiplier: 3 });
+        assert_eq!(bfd, BfdSettings { neighbors, bfdd: None, interval, multiplier: 3 });
+        let text = "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nbfdd = \"/run/bfdd.sock\"\n";
+        let bfd = parse("router.toml", text).unwrap().bfd.unwrap();
+        assert_eq!((bfd.neighbors.len(), bfd.bfdd), (0, Some("/run/bfdd.sock".into())));
     }
 
     #[test]
@@ -345,6 +348,11 @@ mod tests {
             (
                 "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nneighbors = [\"10.0.0.2\", \"10.0.0.2\"]\n",
                 "10.0.0.2 is listed twice",
+            ),
+            ("[router]\ninterfaces = [\"eth0\"]\n[bfd]\n", "list `neighbors`, or name the socket"),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nneighbors = [\"10.0.0.2\"]\nbfdd = \"/run/b\"\n",
+                "remove `bfdd` or `neighbors`",
             ),
             (
                 "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nneighbors = [\"fe80::2\"]\n",

@@ -20,7 +20,13 @@ fn session(folder: &TemporaryFolder, site: usize) -> BfdSessionState {
 }
 
 /// Starts a daemon of FRR at the far router; the process is that of the daemon.
-fn daemon(world: &TwoSites, folder: &TemporaryFolder, name: &str, configuration: &str) -> TestProcess {
+fn daemon(
+    world: &TwoSites,
+    folder: &TemporaryFolder,
+    name: &str,
+    configuration: &str,
+    options: &[&str],
+) -> TestProcess {
     let here = folder.display();
     std::fs::write(folder.join(format!("{name}.conf")), configuration).unwrap();
     // FRR's daemons run as root, which must belong to the group of the sockets.
@@ -28,13 +34,14 @@ fn daemon(world: &TwoSites, folder: &TemporaryFolder, name: &str, configuration:
         "sed 's/^\\(frrvty:.*:\\)[^:]*$/\\1root/' /etc/group > {here}/group
          mount --bind {here}/group /etc/group
          exec {FRR}/{name} -u root -g root -z {here}/zserv.api --vty_socket {here} -P 0 -i {here}/{name}.pid \
-             -f {here}/{name}.conf $1 $2"
+             -f {here}/{name}.conf $@"
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-ec", &script, "sh"]);
     if name == "bfdd" {
         command.arg("--bfdctl").arg(folder.join("bfdd.sock"));
     }
+    command.args(options);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     TestProcess::spawn_in(&world.routers[1], command)
 }
@@ -50,11 +57,11 @@ fn traffic_leaves_a_neighbor_whose_bfdd_is_silent() {
         Netlink::open(router).unwrap().add_address("core1", own, 24).unwrap();
     }
     let folder = TemporaryFolder::new("router-bfd");
-    let _zebra = daemon(&world, &folder, "zebra", "");
+    let _zebra = daemon(&world, &folder, "zebra", "", &[]);
     assert!(within(TIMEOUT, || folder.join("zserv.api").exists()));
     let far =
         "bfd\n peer 192.0.2.1 interface core0\n  transmit-interval 20\n  receive-interval 20\n exit\nexit\n";
-    let mut bfdd = daemon(&world, &folder, "bfdd", far);
+    let mut bfdd = daemon(&world, &folder, "bfdd", far, &[]);
     let routes = "10.0.1.0/24 via 192.0.2.2 dev core0 or via 198.51.100.2 dev core1\n";
     std::fs::write(folder.join("fib0.txt"), routes).unwrap();
     let configuration = format!(
@@ -192,6 +199,57 @@ fn packets_take_a_bypass_lsp_when_bfd_is_silent() {
     assert!(through_middle() < carried + 100, "the repaired link carries packets again");
 }
 
+/// The far router runs the sessions of its bfdd, which learns their states, counters, and that a frozen neighbor is down.
+/// They are down after the end of the router, which does not forward any more, until it is back.
+fn a_router_runs_the_sessions_of_bfdd() {
+    let world = TwoSites::new();
+    needs::program("bfdd", "frr");
+    let folder = TemporaryFolder::new("router-bfdd");
+    let _zebra = daemon(&world, &folder, "zebra", "", &[]);
+    assert!(within(TIMEOUT, || folder.join("zserv.api").exists()));
+    let peer = |address: &str| {
+        format!(" peer {address} interface core0\n  transmit-interval 30\n  receive-interval 30\n exit\n")
+    };
+    // Nobody answers at the second address.
+    let sessions = format!("bfd\n{}{}exit\n", peer("192.0.2.1"), peer("192.0.2.77"));
+    let plane = format!("unix:{}", folder.join("plane.sock").display());
+    let _bfdd = daemon(&world, &folder, "bfdd", &sessions, &["--dplaneaddr", &plane]);
+    let bfd = format!("[bfd]\nbfdd = \"{}\"\n", folder.join("plane.sock").display());
+    world.configure(&folder, 1, "", &bfd);
+    let mut far = start_in(&world.routers[1], &folder, 1, TIMEOUT);
+    world.configure(&folder, 0, "", "[bfd]\nneighbors = [\"192.0.2.2\"]\ninterval = \"20 ms\"\n");
+    let mut near = start_in(&world.routers[0], &folder, 0, TIMEOUT);
+    let show = |what: &str| {
+        let mut vtysh = Command::new("vtysh");
+        vtysh.arg("--vty_socket").arg(&*folder).args(["-d", "bfdd", "-c", &format!("show bfd {what} json")]);
+        let peers: Vec<serde_json::Value> =
+            serde_json::from_slice(&vtysh.output().unwrap().stdout).unwrap_or_default();
+        peers.into_iter().find(|peer| peer["peer"] == "192.0.2.1").unwrap_or_default()
+    };
+    let is = |status: &str| show("peers")["status"] == status;
+    let known = || state(&folder, 1).bfd;
+    assert!(within(TIMEOUT, || is("up")), "{:?} {:?}", show("peers"), known());
+    assert_eq!(known().len(), 2, "{:?}", known());
+    let first = &known()[0];
+    assert!(first.interface == "core0" && known().iter().any(|session| session.state == "down"), "{first:?}");
+    assert_eq!(show("peers")["remote-receive-interval"], 20);
+    let received = || show("peers counters")["control-packet-input"].as_u64().unwrap();
+    let before = received();
+    assert!(within(TIMEOUT, || received() > before), "{before}");
+
+    near.signal("-STOP");
+    assert!(within(TIMEOUT, || is("down")), "{:?}", show("peers"));
+    near.signal("-CONT");
+    assert!(within(TIMEOUT, || is("up")), "{:?}", show("peers"));
+
+    far.signal("-TERM");
+    assert!(within(TIMEOUT, || far.child().try_wait().unwrap().is_some()));
+    assert!(within(TIMEOUT, || is("down") && session(&folder, 0).state == "down"), "{:?}", show("peers"));
+    let _far = start_in(&world.routers[1], &folder, 1, TIMEOUT);
+    assert!(within(TIMEOUT, || known().iter().any(|session| session.state == "up")), "{:?}", known());
+    assert!(within(TIMEOUT, || is("up")), "{:?}", show("peers"));
+}
+
 /// Errors name the setting and the remedy.
 fn neighbors_that_cannot_be_detected_are_refused() {
     let world = TwoSites::new();
@@ -212,5 +270,6 @@ netstage_harness::tests![
     traffic_leaves_a_neighbor_whose_bfdd_is_silent,
     an_lsp_ends_when_bfd_is_silent,
     packets_take_a_bypass_lsp_when_bfd_is_silent,
+    a_router_runs_the_sessions_of_bfdd,
     neighbors_that_cannot_be_detected_are_refused,
 ];

@@ -1,7 +1,7 @@
 //! Configuration of daemons, in FRR's language, and of routers. The only text from the plan are names and numbers that
 //! were validated.
 
-use super::{Behind, FrrDaemon};
+use super::{Behind, FrrDaemon, bypass};
 use crate::topology::layout::AddressLayout;
 use crate::topology::network::node_interface;
 use crate::topology::routing::is_inside;
@@ -21,10 +21,13 @@ const MAX_HOPS: u32 = 64;
 const MIN_LDP_HOLD: u64 = 15;
 /// BGP keepalive and hold time in seconds. The failure of a core link must not close a session.
 const BGP_TIMERS: &str = "10 60";
+/// Names of sockets: of netstage's router, and of bfdd for its data plane.
+pub const ROUTER_SOCKET: &str = "router.sock";
+pub const BFDD_SOCKET: &str = "bfdd-data-plane.sock";
 /// Name of the BFD profile.
 const BFD_PROFILE: &str = "neighbors";
 
-/// Returns the configuration of netstage's router at a node. Its socket is `router.sock` in the folder of the file.
+/// Returns the configuration of netstage's router at a node. Its sockets are in the folder of the file.
 pub fn router(plan: &Plan, layout: &AddressLayout, node: usize) -> String {
     let links =
         (0..plan.links.len()).filter(|link| plan.links[*link].ends.contains(&node) && layout.used[*link]);
@@ -34,12 +37,21 @@ pub fn router(plan: &Plan, layout: &AddressLayout, node: usize) -> String {
         names.join(", ")
     };
     // Emulated links need neither the fast path nor large tables.
-    format!(
-        "[router]\ninterfaces = [{}]\nmpls = [{}]\ncontrol = \"router.sock\"\nfpm = \"{FPM_ADDRESS}\"\n\
+    let mut text = format!(
+        "[router]\ninterfaces = [{}]\nmpls = [{}]\ncontrol = \"{ROUTER_SOCKET}\"\nfpm = \"{FPM_ADDRESS}\"\n\
          fast_path = \"off\"\nv4_rows = 1024\nv6_rows = 1024\nnext_hops = 4096\n",
         names(&[&inside[..], &outside].concat()),
         names(&inside)
-    )
+    );
+    if let Some(routing) = plan.routing.as_ref().filter(|routing| runs_sessions(routing, node)) {
+        let _ = write!(text, "{}\n[bfd]\nbfdd = \"{BFDD_SOCKET}\"\n", bypass::settings(plan, routing, node));
+    }
+    text
+}
+
+/// Returns whether netstage's router runs the BFD sessions of a router.
+pub fn runs_sessions(routing: &RoutingService, node: usize) -> bool {
+    routing.bfd.is_some() && routing.core.contains(&node)
 }
 
 /// Returns the daemons at a node with their configurations.
@@ -66,12 +78,12 @@ pub fn daemons(
 }
 
 /// Returns the own address of a router.
-fn own(node: usize) -> IpAddr {
+pub fn own(node: usize) -> IpAddr {
     address::node_address(IpVersion::V4, node, 0)
 }
 
 /// Returns the neighbors of a router that also have routing daemons, each with the link and its address on the link.
-fn neighbors(plan: &Plan, node: usize) -> impl Iterator<Item = (usize, usize, IpAddr)> {
+pub fn neighbors(plan: &Plan, node: usize) -> impl Iterator<Item = (usize, usize, IpAddr)> {
     let inside = (0..plan.links.len()).filter(|link| is_inside(plan, *link));
     inside.filter_map(move |link| {
         let end = plan.links[link].ends.iter().position(|end| *end == node)?;

@@ -2,9 +2,11 @@
 //! plan.
 //!
 //! - [`configuration`]: the configuration of daemons and routers;
+//! - [`bypass`]: LSPs that packets take while a link of the core has failed;
 //! - [`labels`]: MPLS labels in zebra on kernels without MPLS;
 //! - [`run`]: the processes.
 
+mod bypass;
 mod configuration;
 mod labels;
 pub(in crate::topology) mod run;
@@ -53,6 +55,8 @@ pub struct RouterSpec {
     pub configuration: String,
     /// Interfaces with LDP peers.
     pub label_interfaces: Vec<String>,
+    /// The router runs the sessions of bfdd, and has bypass LSPs.
+    pub runs_bfd: bool,
     /// Daemons of the router, in the order of [`FrrDaemon::WAVES`].
     pub waves: Vec<StartWave>,
 }
@@ -141,6 +145,7 @@ pub fn spec(
             name: plan.nodes[node].name.clone(),
             configuration: configuration::router(plan, layout, node),
             label_interfaces: configuration::label_interfaces(plan, routing, node),
+            runs_bfd: configuration::runs_sessions(routing, node),
             waves: waves.into(),
         }
     });

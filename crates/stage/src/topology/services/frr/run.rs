@@ -6,8 +6,8 @@ use crate::topology::services::reachability;
 use netstage_host::netns::process_namespace::{HeldOptions, spawn_in_process_namespace};
 use netstage_host::netns::{Namespace, spawn_in};
 use netstage_host::startup_error::StartupError;
-use netstage_router::daemon::routes;
 use netstage_router::daemon::state::RouteFilter;
+use netstage_router::daemon::{query, routes};
 use nix::unistd::{User, chown};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -117,7 +117,7 @@ impl RoutingProcesses {
             routing.keep(router, "router", child, log)?;
         }
         for router in &routers {
-            routing.wait_for(&routing.folder(router).join("router.sock"), router, "router")?;
+            routing.wait_for(&routing.folder(router).join(configuration::ROUTER_SOCKET), router, "router")?;
         }
         let limit = Instant::now() + Duration::from_nanos(routing.spec.patience.0);
         for wave in 0..FrrDaemon::WAVES.len() {
@@ -280,19 +280,27 @@ impl RoutingProcesses {
 
     /// Returns a message with the first prefix that a router must learn from a wave of daemons and has not learned yet.
     fn lacks(&self, router: &RouterSpec, wave: usize) -> Option<String> {
+        let is_last = wave + 1 == router.waves.len();
+        if is_last && let Some(lack) = self.lacks_bypass(router) {
+            return Some(lack);
+        }
         let required = &router.waves[wave].required;
         if required.is_empty() {
             return None;
         }
         let (mut reachable, mut reachable_by_lsp) = (BTreeSet::new(), BTreeSet::new());
         // No response counts as no routes.
-        let _ = routes(&self.folder(router).join("router.sock"), &RouteFilter::default(), &mut |route| {
-            if route.to.contains(" push ") {
-                reachable_by_lsp.insert(route.prefix.clone());
-            }
-            reachable.insert(route.prefix);
-            Ok(())
-        });
+        let _ = routes(
+            &self.folder(router).join(configuration::ROUTER_SOCKET),
+            &RouteFilter::default(),
+            &mut |route| {
+                if route.to.contains(" push ") {
+                    reachable_by_lsp.insert(route.prefix.clone());
+                }
+                reachable.insert(route.prefix);
+                Ok(())
+            },
+        );
         let is_learned = |(prefix, by_lsp): &&(String, bool)| match by_lsp {
             true => reachable_by_lsp.contains(prefix),
             false => reachable.contains(prefix),
@@ -300,6 +308,20 @@ impl RoutingProcesses {
         let (prefix, by_lsp) = required.iter().find(|expected| !is_learned(expected))?;
         let kind = if *by_lsp { "LSP" } else { "route" };
         Some(format!("node.{} has no {kind} to {prefix}", router.name))
+    }
+
+    /// Returns a message with the first bypass LSP that a router has not set up yet.
+    fn lacks_bypass(&self, router: &RouterSpec) -> Option<String> {
+        if !router.runs_bfd {
+            return None;
+        }
+        let node = &router.name;
+        let Ok(state) = query(&self.folder(router).join(configuration::ROUTER_SOCKET)) else {
+            return Some(format!("node.{node} does not answer"));
+        };
+        let tunnel = state.tunnels.iter().find(|tunnel| tunnel.lsp.is_none())?;
+        let reason = tunnel.failure.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+        Some(format!("node.{node} has no bypass LSP `{}`{reason}", tunnel.name))
     }
 
     fn folder(&self, router: &RouterSpec) -> PathBuf {
@@ -327,7 +349,7 @@ impl RoutingProcesses {
         for router in &self.spec.routers {
             let folder = self.folder(router);
             fs::create_dir_all(&folder).map_err(broken)?;
-            fs::write(folder.join("router.toml"), with_socket(router, &folder)).map_err(broken)?;
+            fs::write(folder.join("router.toml"), with_sockets(router, &folder)).map_err(broken)?;
             for (daemon, text) in router.waves.iter().flat_map(|wave| &wave.daemons) {
                 fs::write(folder.join(format!("{}.conf", daemon.program())), text).map_err(broken)?;
             }
@@ -370,7 +392,13 @@ impl RoutingProcesses {
                     }
                 }
                 FrrDaemon::Ldp => drop(command.arg("--ctl_socket").arg(&folder)),
-                FrrDaemon::Bfd => drop(command.arg("--bfdctl").arg(folder.join("bfdd.sock"))),
+                FrrDaemon::Bfd => {
+                    command.arg("--bfdctl").arg(folder.join("bfdd.sock"));
+                    if router.runs_bfd {
+                        let socket = folder.join(configuration::BFDD_SOCKET);
+                        command.arg("--dplaneaddr").arg(format!("unix:{}", socket.display()));
+                    }
+                }
                 FrrDaemon::Static | FrrDaemon::Ospf | FrrDaemon::Bgp => {}
             }
             log = self.log(router, program, command);
@@ -432,10 +460,12 @@ fn process_name(router: &RouterSpec, program: &str) -> String {
     format!("node.{}: {program}", router.name)
 }
 
-/// Replaces the name of the control socket by its absolute path.
-fn with_socket(router: &RouterSpec, folder: &Path) -> String {
-    let socket = format!("control = \"{}\"", folder.join("router.sock").display());
-    router.configuration.replace("control = \"router.sock\"", &socket)
+/// Replaces the names of the sockets by absolute paths.
+fn with_sockets(router: &RouterSpec, folder: &Path) -> String {
+    let names = [configuration::ROUTER_SOCKET, configuration::BFDD_SOCKET];
+    names.iter().fold(router.configuration.clone(), |text, name| {
+        text.replace(&format!("\"{name}\""), &format!("\"{}\"", folder.join(name).display()))
+    })
 }
 
 #[cfg(test)]
