@@ -21,6 +21,9 @@ use std::sync::mpsc::{Receiver, channel};
 const TURN_NS: u64 = 250_000;
 /// Interval at which the interfaces are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for which a neighbor still counts as failed when its session is removed. Routing daemons remove the sessions of
+/// failed neighbors before they have found new routes.
+const FAILURE_RETENTION: Duration = Duration::from_secs(30);
 /// Source ports (RFC 5881 section 4).
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 /// Traffic class: network control (RFC 4594).
@@ -39,8 +42,10 @@ struct Link {
     open: Option<(u32, PacketSocket)>,
     /// A fault was reported.
     is_faulty: bool,
-    /// The session is disabled, and ends at the next check.
-    is_leaving: bool,
+    /// The neighbor has failed, and was not up since.
+    has_failed: bool,
+    /// The session is disabled, and ends at this time.
+    end: Option<Instant>,
 }
 
 impl Link {
@@ -105,10 +110,10 @@ impl BfdDriver {
         let peer = BfdPeer { interface: self.interface(&neighbor.interface), address: neighbor.address };
         self.speaker.set_session(peer, session).map_err(io::Error::other)?;
         match self.links.iter_mut().find(|link| link.peer == peer) {
-            Some(link) => link.is_leaving = false,
+            Some(link) => link.end = None,
             None => {
-                let link = Link { neighbor, peer, open: None, is_faulty: false, is_leaving: false };
-                self.links.push(link);
+                let (open, is_faulty, has_failed, end) = (None, false, false, None);
+                self.links.push(Link { neighbor, peer, open, is_faulty, has_failed, end });
                 self.next_check = Instant::ZERO;
             }
         }
@@ -157,13 +162,14 @@ impl BfdDriver {
                         BfdCommand::Set(neighbor, session) => {
                             self.set_and_report(neighbor, session, &mut handle)
                         }
-                        BfdCommand::Remove(neighbor) => self.remove(&neighbor, &mut handle),
+                        BfdCommand::Remove(neighbor) => self.remove(&neighbor, now, &mut handle),
                         BfdCommand::Show(answer) => drop(answer.send(self.snapshot())),
                         BfdCommand::Stop => return Ok(()),
                     }
                 }
             }
             if now >= self.next_check {
+                self.end_sessions(now, &mut handle);
                 self.check_interfaces(&mut handle);
                 self.next_check = now + CHECK_INTERVAL;
             }
@@ -193,14 +199,27 @@ impl BfdDriver {
         report.filter(is_up).into_iter().for_each(handle);
     }
 
-    fn remove(&mut self, neighbor: &BfdNeighbor, handle: &mut impl FnMut(BfdReport)) {
+    fn remove(&mut self, neighbor: &BfdNeighbor, now: Instant, handle: &mut impl FnMut(BfdReport)) {
         let BfdDriver { speaker, links, .. } = self;
         let Some(link) = links.iter_mut().find(|link| link.neighbor == *neighbor) else { return };
-        link.is_leaving = true;
         let disabled = BfdSessionConfig { is_enabled: false, ..BfdSessionConfig::default() };
         // The session exists, so none is added.
         let _ = speaker.set_session(link.peer, disabled);
-        handle(link.report(speaker, BfdChange::Disabled));
+        link.end = Some(if link.has_failed { now + FAILURE_RETENTION } else { now });
+        if !link.has_failed {
+            handle(link.report(speaker, BfdChange::Disabled));
+        }
+    }
+
+    /// Removes the sessions whose time has come.
+    fn end_sessions(&mut self, now: Instant, handle: &mut impl FnMut(BfdReport)) {
+        let BfdDriver { speaker, links, .. } = self;
+        for link in links.extract_if(.., |link| link.end.is_some_and(|end| end <= now)) {
+            speaker.remove_session(link.peer);
+            if link.has_failed {
+                handle(link.report(speaker, BfdChange::Disabled));
+            }
+        }
     }
 
     fn snapshot(&self) -> BfdSnapshot {
@@ -212,10 +231,9 @@ impl BfdDriver {
         }
     }
 
-    /// Opens the sockets of interfaces that are new or have been recreated, and ends the sessions that leave.
+    /// Opens the sockets of interfaces that are new or have been recreated.
     fn check_interfaces(&mut self, handle: &mut impl FnMut(BfdReport)) {
         let BfdDriver { speaker, namespace, links, .. } = self;
-        links.extract_if(.., |link| link.is_leaving).for_each(|link| speaker.remove_session(link.peer));
         // Each entry into the namespace takes a thread.
         let opened = namespace.run(|| links.iter().map(Link::reopen).collect::<Vec<_>>());
         for (link, opened) in links.iter_mut().zip(opened.into_iter().flatten()) {
@@ -260,8 +278,9 @@ impl BfdDriver {
                 }
                 BfdEvent::Down { peer, diagnostic, .. } => (peer, BfdChange::Failed(diagnostic)),
             };
-            let link = self.links.iter().find(|link| link.peer == peer);
-            link.into_iter().for_each(|link| handle(link.report(&self.speaker, change.clone())));
+            let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else { continue };
+            link.has_failed = matches!(change, BfdChange::Failed(_));
+            handle(link.report(&self.speaker, change));
         }
     }
 

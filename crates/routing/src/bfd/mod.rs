@@ -93,7 +93,8 @@ impl BfdCommands {
         self.give(BfdCommand::Set(neighbor, session));
     }
 
-    /// Disables a session, and removes it soon after.
+    /// Disables a session, and removes it soon after. A failed neighbor counts as failed for another 30 s, unless the
+    /// session is added again and is up.
     pub fn remove(&self, neighbor: BfdNeighbor) {
         self.give(BfdCommand::Remove(neighbor));
     }
