@@ -409,6 +409,7 @@ impl FleetFolder {
                 last_seen_ns: None,
                 clock: None,
                 wall_clock: None,
+                addresses: Vec::new(),
                 mappings: Vec::new(),
                 capabilities: Vec::new(),
                 certificate_expires_s: 0,

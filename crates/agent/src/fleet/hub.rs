@@ -57,7 +57,8 @@ const MAX_ENROLLMENT_BYTES: usize = 16 << 10;
 const MAX_TEXT_CHARACTERS: usize = 64;
 /// Maximum number of displayed capabilities of an agent.
 const MAX_CAPABILITIES: usize = 64;
-/// Maximum number of addresses of an agent with their mappings.
+/// Maximum number of addresses of an agent, and of those with their mappings.
+const MAX_ADDRESSES: usize = 64;
 const MAX_MAPPINGS: usize = 16;
 /// Interval at which an agent is polled, and the time it may take to answer.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -541,6 +542,7 @@ async fn poll_agent(
         status.wall_clock = state.map(|state| (state.synchronized, state.error_ns));
         status.state = if hello.taken { AgentAvailability::Taken } else { AgentAvailability::Idle };
         status.capabilities = capabilities(&hello);
+        status.addresses = addresses(&hello);
         status.mappings = mappings(&hello);
         status.last_seen_ns = Some(now_ns());
         let agents = {
@@ -563,6 +565,10 @@ fn capabilities(hello: &HelloReply) -> Vec<String> {
     hello.capabilities.iter().take(MAX_CAPABILITIES).map(|one| display_text(one)).collect()
 }
 
+fn addresses(hello: &HelloReply) -> Vec<IpAddr> {
+    hello.addresses.iter().take(MAX_ADDRESSES).filter_map(|address| address.parse().ok()).collect()
+}
+
 fn mappings(hello: &HelloReply) -> Vec<NatMapping> {
     hello.mappings.iter().take(MAX_MAPPINGS).filter_map(|mapping| mapping.try_into().ok()).collect()
 }
@@ -580,6 +586,7 @@ fn describe(shared: &HubShared, name: &str, peer: ConnectionAddresses, hello: &H
         clock: None,
         wall_clock: None,
         capabilities: capabilities(hello),
+        addresses: addresses(hello),
         mappings: mappings(hello),
         certificate_expires_s: registered
             .and_then(|agent| agent.certificates.last().map(|last| last.1))

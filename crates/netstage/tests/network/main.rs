@@ -9,6 +9,7 @@ mod emulation;
 mod exchange;
 mod fleet;
 mod gateways;
+mod ip_versions;
 mod lan;
 mod losses;
 mod measure;
@@ -39,6 +40,7 @@ netstage_harness::main![
     exchange,
     fleet,
     gateways,
+    ip_versions,
     lan,
     losses,
     measure,
