@@ -198,6 +198,7 @@ pub fn refusals(plan: &Plan, fleet: &FleetFolder) -> Result<Vec<String>, Startup
     let nats = KnownNats { plan, placed: &placed, mappings };
     let translated = nats.translated_groups();
     refusals.extend(nats.refusals(&translated));
+    refusals.extend(nats.unreachable(&translated, &lists));
     Ok(refusals)
 }
 
