@@ -333,8 +333,8 @@ impl PolicyGuard {
 }
 
 impl RunGuard for PolicyGuard {
-    fn greeted(&self, starts: &[String], authority: &str) -> Result<(), String> {
-        self.known.greeted(starts, authority)
+    fn greeted(&self, starts: &[String], changes: &[u64], authority: &str) -> Result<(), String> {
+        self.known.greeted(starts, changes, authority)
     }
 
     fn taken(&self, peer: ConnectionAddresses) {

@@ -3,6 +3,7 @@
 mod agent;
 #[path = "../../../../tests/support/apart.rs"]
 mod apart;
+mod backup;
 mod chaos;
 mod edges;
 mod emulation;
@@ -34,6 +35,7 @@ mod vpn_page;
 
 netstage_harness::main![
     agent,
+    backup,
     chaos,
     edges,
     emulation,
