@@ -208,7 +208,7 @@ impl AgentShared {
         // The worker cannot know why it was stopped.
         let fault = match *self.end.borrow() {
             Some(EndReason::Interrupted) => Some("was interrupted during the run"),
-            Some(EndReason::ControllerGone) => Some("lost its controller and ended"),
+            Some(EndReason::ControllerGone) => Some("lost its controller, so the run was interrupted"),
             Some(EndReason::Finished) | None => None,
         };
         let at = started.get().map_or(FaultTime::BeforeStart, |epoch: Epoch| FaultTime::At(epoch.now()));

@@ -10,6 +10,7 @@ mod emulation;
 mod exchange;
 mod fleet;
 mod gateways;
+mod interrupted;
 mod ip_versions;
 mod lan;
 mod losses;
@@ -42,6 +43,7 @@ netstage_harness::main![
     exchange,
     fleet,
     gateways,
+    interrupted,
     ip_versions,
     lan,
     losses,
