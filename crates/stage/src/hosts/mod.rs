@@ -82,12 +82,7 @@ pub fn run(
         return Err(RunFailure::Unsupported(refusal));
     }
     let fleet = &means.fleet;
-    if !fleet.is_served() {
-        return Err(RunFailure::Missing {
-            message: format!("no controller serves the fleet in {}", fleet.folder().display()),
-            remedy: "netstage fleet serve --listen ADDRESS:PORT".into(),
-        });
-    }
+    fleet.require_service().map_err(to_stopped)?;
     let mut runs = FleetRuns::read_all(fleet).map_err(to_stopped)?;
     let mut journal = means.journal.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(left) = journal.pending_run(plan, seed) {
@@ -186,6 +181,8 @@ pub fn refusals(plan: &Plan, fleet: &FleetFolder) -> Result<Vec<String>, Startup
     if let Some(refusal) = refusal(plan) {
         return Ok(vec![refusal]);
     }
+    // Without a controller, the last known status counts.
+    fleet.require_service().or_else(|problem| if problem.is_missing { Ok(()) } else { Err(problem) })?;
     let statuses = fleet.agents()?;
     let placed = match placement::agents(plan, &statuses) {
         Ok(placed) => placed,
