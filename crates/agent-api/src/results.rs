@@ -42,6 +42,29 @@ pub struct AgentReport {
     pub stopped: bool,
 }
 
+/// Rule whose drops the kernel reports as congestion, not as an error of the sender.
+const CONGESTING_RULE: &str = "rate";
+/// Error of the system call for a packet that another rule dropped (EPERM).
+const NOT_PERMITTED: i32 = 1;
+
+impl AgentReport {
+    /// Adds the packets that the policy dropped in the run. Errors that they caused name the rule instead of the error of
+    /// the system call.
+    pub fn with_policy_drops(mut self, drops: Vec<PolicyDrops>) -> AgentReport {
+        if let Some(rules) = PolicyDrops::refusing_rules(&drops) {
+            let not_permitted = std::io::Error::from_raw_os_error(NOT_PERMITTED).to_string();
+            let flows = self.flows.iter_mut().map(|flow| &mut flow.error);
+            let services = self.services.iter_mut().map(|service| &mut service.error);
+            for error in flows.chain(services).flatten() {
+                *error =
+                    error.replace(&not_permitted, &format!("dropped by {rules} in the policy of the agent"));
+            }
+        }
+        self.policy_drops = drops;
+        self
+    }
+}
+
 /// Packets that one rule of an agent's policy dropped, as they left the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyDrops {
@@ -57,6 +80,19 @@ pub struct PolicyDrops {
 }
 
 impl PolicyDrops {
+    /// Returns the rules, with their values, whose drops are errors of the sender.
+    pub fn refusing_rules(drops: &[PolicyDrops]) -> Option<String> {
+        let refusing = drops.iter().filter(|drops| drops.rule != CONGESTING_RULE).map(PolicyDrops::rule);
+        let rules: Vec<String> = refusing.collect();
+        (!rules.is_empty()).then(|| rules.join(" and "))
+    }
+
+    /// Returns the rule with its value: `` `rate` = 10 Mbit/s ``.
+    pub fn rule(&self) -> String {
+        let value = if self.value.is_empty() { String::new() } else { format!(" = {}", self.value) };
+        format!("`{}`{value}", self.rule)
+    }
+
     /// Returns the drops since earlier ones, which have the same rules, or are empty if none were counted before.
     pub fn since(now: Vec<PolicyDrops>, earlier: &[PolicyDrops]) -> Vec<PolicyDrops> {
         let none = PolicyDrops::default();
@@ -449,6 +485,32 @@ impl From<&Histogram> for Buckets {
 mod tests {
     use super::*;
     use netstage_core::rng::RandomStream;
+
+    #[test]
+    fn errors_of_dropped_packets_name_the_rule() {
+        let error = std::io::Error::from(std::io::ErrorKind::AddrInUse).to_string();
+        let denied = std::io::Error::from_raw_os_error(NOT_PERMITTED).to_string();
+        let flow = |error: &str| FlowResult { error: Some(error.into()), ..FlowResult::default() };
+        let drops = |rule: &str, value: &str| PolicyDrops {
+            rule: rule.into(),
+            value: value.into(),
+            tcp: 0,
+            other: 7,
+        };
+        let report = AgentReport {
+            flows: vec![flow(&format!("7 packets were not sent: {denied}")), flow(&error)],
+            ..AgentReport::default()
+        };
+        let errors = |drops: Vec<PolicyDrops>| {
+            let report = report.clone().with_policy_drops(drops);
+            report.flows.into_iter().filter_map(|flow| flow.error).collect::<Vec<_>>()
+        };
+        let unchanged = errors(vec![drops("rate", "1 Mbit/s")]);
+        assert_eq!(unchanged, errors(Vec::new()));
+        let named = errors(vec![drops("rate", "1 Mbit/s"), drops("bytes_per_day", "9 B")]);
+        let expected = "7 packets were not sent: dropped by `bytes_per_day` = 9 B in the policy of the agent";
+        assert_eq!(named, [expected, error.as_str()]);
+    }
 
     /// Returns a sender and its receiver. The packets of the last `dead` bins and some others are lost; the receiver sees
     /// the gaps before the packets that arrive.

@@ -16,9 +16,9 @@ pub trait RunGuard: Send + Sync {
     /// Notes that a controller now owns the agent.
     fn taken(&self, peer: ConnectionAddresses);
 
-    /// Checks the greeting of a fleet's controller: its last starts, and the fingerprint of its authority. Both may be
+    /// Checks the greeting of a fleet's controller: its last starts with the changes since each, and the fingerprint of its authority. All may be
     /// empty.
-    fn greeted(&self, _starts: &[String], _authority: &str) -> Result<(), String> {
+    fn greeted(&self, _starts: &[String], _changes: &[u64], _authority: &str) -> Result<(), String> {
         Ok(())
     }
     /// Notes that the controller is no longer heard, and that the run continues for at most this time.

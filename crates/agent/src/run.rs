@@ -109,7 +109,7 @@ pub fn run(
     let report = report.map(|report| {
         report.map(|report| {
             totals.finish(&report);
-            AgentReport { policy_drops: PolicyDrops::since(drops(), &before), ..report }
+            report.with_policy_drops(PolicyDrops::since(drops(), &before))
         })
     });
     report.unwrap_or_else(|panic| {

@@ -208,7 +208,7 @@ impl AgentShared {
         // The worker cannot know why it was stopped.
         let fault = match *self.end.borrow() {
             Some(EndReason::Interrupted) => Some("was interrupted during the run"),
-            Some(EndReason::ControllerGone) => Some("lost its controller and ended"),
+            Some(EndReason::ControllerGone) => Some("lost its controller, so the run was interrupted"),
             Some(EndReason::Finished) | None => None,
         };
         let at = started.get().map_or(FaultTime::BeforeStart, |epoch: Epoch| FaultTime::At(epoch.now()));
@@ -382,9 +382,9 @@ impl AgentService {
 #[tonic::async_trait]
 impl agent_server::Agent for AgentService {
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
-        let HelloRequest { starts, authority, .. } = request.into_inner();
+        let HelloRequest { starts, changes, authority, .. } = request.into_inner();
         if let Some(guard) = &self.0.guard {
-            guard.greeted(&starts, &authority).map_err(Status::failed_precondition)?;
+            guard.greeted(&starts, &changes, &authority).map_err(Status::failed_precondition)?;
         }
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let addresses = self.0.guard.iter().flat_map(|guard| guard.addresses());

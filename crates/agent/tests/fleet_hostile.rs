@@ -420,6 +420,9 @@ fn a_full_disk_of_the_controller_loses_no_report() {
     assert_honest(&collected);
     assert_eq!(collected.warnings.len(), 2, "{collected:?}");
     assert!(collected.warnings[0].contains("it stays with the agent: No space left"), "{collected:?}");
+    for part in [".report.json", "free space on this disk, then run `netstage fleet runs --fetch`"] {
+        assert!(collected.warnings[0].contains(part), "{collected:?}");
+    }
     // The hub reports the error and continues.
     assert!(
         within(LIMIT, || stage.log().contains("cannot write the status of the agents")),
@@ -431,6 +434,16 @@ fn a_full_disk_of_the_controller_loses_no_report() {
     let refused =
         FleetRuns::read_all(&stage.fleet).unwrap().open("another", nodes()).unwrap_err().to_string();
     assert!(refused.contains("No space left"), "{refused}");
+    // A status that cannot be written does not mean that no controller serves the fleet.
+    assert!(within(LIMIT, || !stage.fleet.is_served()));
+    let problem = stage.fleet.require_service().unwrap_err();
+    assert!(!problem.is_missing, "{problem}");
+    for error in [again, refused, problem.to_string()] {
+        assert!(error.starts_with("the disk is full: "), "{error}");
+        assert!(error.contains(stage.fleet.folder().to_str().unwrap()), "{error}");
+        assert!(error.contains("free space there") && !error.contains("permissions"), "{error}");
+    }
+    assert_eq!(stage.log().matches("cannot write the status").count(), 1, "{}", stage.log());
     disk.free();
     stage.wait_for(&HONEST, AgentAvailability::Idle);
     let at = |name: &&str| (name.to_string(), AgentAddress::Fleet(stage.fleet.socket()));

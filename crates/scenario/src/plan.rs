@@ -245,6 +245,8 @@ pub struct FlowGroup {
     pub transport: FlowTransport,
     /// IP version.
     pub family: IpVersion,
+    /// The scenario does not set the IP version: hosts of a fleet that do not both have `family` use the other one.
+    pub any_version: bool,
     /// Socket options of its datagrams.
     pub datagrams: DatagramOptions,
     /// Traffic pattern or application.

@@ -43,6 +43,7 @@ fn group(name: &str, vpn: Option<usize>, count: usize, start: u64) -> FlowGroup 
         vpn,
         transport: if vpn.is_some() { FlowTransport::Tcp(tcp_config()) } else { FlowTransport::Udp },
         family: IpVersion::V4,
+        any_version: false,
         datagrams: DatagramOptions::default(),
         branches: Vec::new(),
         program: None,

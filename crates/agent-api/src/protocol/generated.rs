@@ -16,6 +16,10 @@ pub struct HelloRequest {
     /// Of a fleet's controller: SHA-256 fingerprint of its current certificate authority, hexadecimal.
     #[prost(string, tag = "5")]
     pub authority: ::prost::alloc::string::String,
+    /// Changes of the fleet's folder since each of the starts. An agent refuses a controller that knows fewer
+    /// than the last one it has met.
+    #[prost(uint64, repeated, tag = "6")]
+    pub changes: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HelloReply {

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
@@ -42,6 +43,8 @@ const COLLECT_ATTEMPTS: u32 = 10;
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time in addition to its lease in which an absent agent has to return. It stops its run, and dials again.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time in which all sockets of a killed controller are closed.
+const HUB_END: Duration = Duration::from_millis(50);
 /// Interval of attempts to reach an absent agent, and the time limit of an attempt.
 const REJOIN_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(3));
 /// Maximum number of messages from an agent between two heartbeats. It reports each change, and ten bins.
@@ -454,6 +457,9 @@ impl Attendance {
         loop {
             let mut heard_ns = monotonic_ns();
             let mut reason = self.attend(&heartbeats, &mut progress, &mut heard_ns).await;
+            if self.has_controller_ended().await {
+                reason = "the controller of the fleet ended, which interrupted the run".into();
+            }
             let lease = Duration::from_nanos(self.lease_ns.load(Ordering::Relaxed));
             if let Some(hub) = self.hub.as_ref().filter(|_| !lease.is_zero()) {
                 self.watched.send_modify(|seen| seen.absent_since = Some(heard_ns));
@@ -476,6 +482,14 @@ impl Attendance {
             });
             return;
         }
+    }
+
+    /// Returns whether the hub of the agent's fleet is gone, rather than the agent.
+    async fn has_controller_ended(&self) -> bool {
+        let Some(hub) = &self.hub else { return false };
+        // A process that is killed may close the connection before the socket.
+        sleep(HUB_END).await;
+        UnixStream::connect(hub).await.is_err()
     }
 
     /// Sends heartbeats and receives progress until the agent does not answer. Returns the reason, and sets the

@@ -3,12 +3,14 @@
 
 use super::folder::now_s;
 use super::private;
+use netstage_core::fleet::DayBudget;
+use netstage_core::time::Duration as Span;
 use netstage_host::egress::EgressGroup;
 use netstage_host::log::{Level, Log};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -63,6 +65,13 @@ impl DailyBudget {
         Ok(self.start.saturating_add(self.account.bytes.min(self.per_day).saturating_sub(self.before)))
     }
 
+    /// Returns what is left of the day, given the current value of the counter and the seconds since 1970.
+    fn left(&self, sent: u64, now_s: u64) -> DayBudget {
+        let spent = if now_s / SECONDS_PER_DAY > self.account.day { 0 } else { self.spent(sent) };
+        let ends_in = Span::from_secs(SECONDS_PER_DAY - now_s % SECONDS_PER_DAY);
+        DayBudget { left: self.per_day.saturating_sub(spent), ends_in }
+    }
+
     /// Returns what the kernel may no longer send to the account.
     pub fn close(&mut self, sent: u64) -> io::Result<()> {
         self.write(self.spent(sent))
@@ -82,6 +91,8 @@ impl DailyBudget {
 
 /// Grants an agent's budget to the kernel step by step, until it is dropped.
 pub struct BudgetKeeper {
+    budget: Arc<Mutex<DailyBudget>>,
+    egress: Arc<EgressGroup>,
     /// Dropped to end the thread.
     end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -91,11 +102,13 @@ impl BudgetKeeper {
     /// Grants the first part, and starts the thread for the others.
     pub fn start(mut budget: DailyBudget, egress: Arc<EgressGroup>, log: Log) -> io::Result<BudgetKeeper> {
         renew(&mut budget, &egress)?;
+        let budget = Arc::new(Mutex::new(budget));
+        let (kept, limited) = (Arc::clone(&budget), Arc::clone(&egress));
         let (end, ended) = mpsc::channel::<()>();
         let keep = move || {
             let mut is_logged = false;
             while ended.recv_timeout(CHECK_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let renewed = renew(&mut budget, &egress);
+                let renewed = renew(&mut lock(&kept), &limited);
                 if let Err(error) = &renewed
                     && !is_logged
                 {
@@ -103,13 +116,19 @@ impl BudgetKeeper {
                 }
                 is_logged = renewed.is_err();
             }
-            let closed = egress.allow(0).and_then(|()| egress.sent()).map_err(io::Error::other);
-            if let Err(error) = closed.and_then(|sent| budget.close(sent)) {
+            let closed = limited.allow(0).and_then(|()| limited.sent()).map_err(io::Error::other);
+            if let Err(error) = closed.and_then(|sent| lock(&kept).close(sent)) {
                 log(Level::Alarm, &format!("cannot account for `bytes_per_day`: {error}"));
             }
         };
         let thread = thread::Builder::new().name("budget".into()).spawn(keep)?;
-        Ok(BudgetKeeper { end: Some(end), thread: Some(thread) })
+        Ok(BudgetKeeper { budget, egress, end: Some(end), thread: Some(thread) })
+    }
+
+    /// Returns what is left of the day, unless the kernel does not return what it counted.
+    pub fn left(&self) -> Option<DayBudget> {
+        let budget = lock(&self.budget);
+        Some(budget.left(self.egress.sent().ok()?, now_s()))
     }
 }
 
@@ -120,6 +139,10 @@ impl Drop for BudgetKeeper {
             let _ = thread.join();
         }
     }
+}
+
+fn lock(budget: &Mutex<DailyBudget>) -> MutexGuard<'_, DailyBudget> {
+    budget.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn renew(budget: &mut DailyBudget, egress: &EgressGroup) -> io::Result<()> {
@@ -180,6 +203,20 @@ mod tests {
             let lost = kills.get(&day).unwrap_or(&0) * per_day.div_ceil(GRANTS_PER_DAY);
             assert!(total <= per_day && total + lost >= per_day, "{total} of {per_day} bytes in case {case}");
         }
+    }
+
+    #[test]
+    fn what_is_left_of_a_day_excludes_what_was_sent_before_a_restart() {
+        let folder = TemporaryFolder::new("budget-left");
+        let noon_s = 20_000 * SECONDS_PER_DAY + SECONDS_PER_DAY / 2;
+        let mut budget = DailyBudget::open(&folder, 1000).unwrap();
+        assert_eq!(budget.left(0, noon_s).left, 1000);
+        budget.renew(0, 20_000).unwrap();
+        assert_eq!(budget.left(60, noon_s), DayBudget { left: 940, ends_in: Span::from_secs(43_200) });
+        budget.close(60).unwrap();
+        let budget = DailyBudget::open(&folder, 1000).unwrap();
+        assert_eq!(budget.left(30, noon_s).left, 910);
+        assert_eq!(budget.left(30, noon_s + SECONDS_PER_DAY).left, 1000);
     }
 
     #[test]

@@ -7,11 +7,11 @@
 
 use super::authority::{self, Authorities, Authority, is_agent_name};
 use super::private;
+use super::starts::{self, ChangeCounter, ControllerStart, RESTORED};
 use super::status::{AgentAvailability, AgentStatus, StatusFile};
 use super::token::{self, Token, sha256};
 use netstage_host::lock::Lock;
 use netstage_host::startup_error::StartupError;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,10 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Age from which the hub's status file is stale, which means that no hub is running.
 const STALE_AFTER: Duration = Duration::from_secs(5);
-/// Maximum number of starts of the hub that are remembered.
-const MAX_STARTS: usize = 1000;
-/// Prefix of the name that a restoration from a backup adds to those of the starts.
-pub(super) const RESTORED: &str = "restored-";
+/// Bytes that are written to find out whether the disk is full.
+const PROBE_BYTES: usize = 65_536;
 /// Certificates an agent may have at a time: the current one and the next.
 const MAX_CERTIFICATES: usize = 2;
 
@@ -38,10 +36,20 @@ pub struct FleetFolder {
 
 /// Error of a file in the fleet's folder.
 pub(super) fn file_error(path: &Path, error: &io::Error) -> StartupError {
-    StartupError::new(
-        format!("{}: {error}", path.display()),
-        "check the owner and permissions of the fleet's folder",
-    )
+    let remedy = match error.kind() {
+        _ if is_full(error) => {
+            "free space there, and repeat the command; until then, reports stay with their agents"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "make the file system of this folder writable",
+        _ => "check the owner and permissions of the fleet's folder",
+    };
+    let cause = if is_full(error) { "the disk is full: " } else { "" };
+    StartupError::new(format!("{cause}{}: {error}", path.display()), remedy)
+}
+
+/// Returns whether a file could not be written because the disk, or the quota of its user, is full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -187,27 +195,18 @@ impl FleetFolder {
             .map_err(|error| file_error(&self.folder, &error))
     }
 
-    /// Records a start of the hub, and returns the names of the last starts, this one last.
-    pub(super) fn record_start(&self) -> Result<Vec<String>, StartupError> {
+    /// Records a start of the hub, and returns the last starts, this one last.
+    pub(super) fn record_start(&self) -> Result<Vec<ControllerStart>, StartupError> {
         self.add_start("")
     }
 
-    /// Adds a random name with a prefix to those of the last starts, and returns them.
-    fn add_start(&self, prefix: &str) -> Result<Vec<String>, StartupError> {
-        let path = self.folder.join(STARTS);
-        let mut starts: Vec<String> = match private::read_json(&path) {
-            Ok(starts) => starts,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(file_error(&path, &error)),
-        };
-        let mut name = [0; 8];
-        let random = SystemRandom::new().fill(&mut name);
-        random.map_err(|_| StartupError::new("no random numbers", "try again later"))?;
-        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-        starts.push(format!("{prefix}{name}"));
-        starts.drain(..starts.len().saturating_sub(MAX_STARTS));
-        private::write_json(&path, &starts).map_err(|error| file_error(&path, &error))?;
-        Ok(starts)
+    fn add_start(&self, prefix: &str) -> Result<Vec<ControllerStart>, StartupError> {
+        starts::add(&self.folder, prefix).map_err(|error| file_error(&self.folder.join(starts::FILE), &error))
+    }
+
+    /// Returns the counter of changes since the last one of these starts.
+    pub(super) fn change_counter(&self, starts: &[ControllerStart]) -> ChangeCounter {
+        ChangeCounter::new(&self.folder, &[AGENTS, TOKENS, super::runs::RUNS], starts)
     }
 
     /// Creates a token with which one host can join as the given agent.
@@ -333,8 +332,9 @@ impl FleetFolder {
         if known.is_none() {
             registered.add_certificate(fingerprint.into(), expires_s);
         }
-        private::write_json(&self.agent_file(agent), &registered).ok()?;
-        Some(expires_s)
+        let written = private::write_json(&self.agent_file(agent), &registered);
+        // A known certificate is valid, also if the disk is full.
+        (written.is_ok() || known.is_some()).then_some(expires_s)
     }
 
     /// Removes an agent. Its certificates, and unused tokens for its name, become invalid.
@@ -392,6 +392,24 @@ impl FleetFolder {
         fs::metadata(self.folder.join(AGENTS)).and_then(|metadata| metadata.modified()).ok()
     }
 
+    /// Fails if no controller serves the fleet, or if the controller cannot write its status, which is unknown then.
+    pub fn require_service(&self) -> Result<(), StartupError> {
+        if self.is_served() {
+            return Ok(());
+        }
+        // A running controller whose disk is full leaves an old status behind.
+        let path = self.folder.join("writable");
+        match private::write(&path, &[0; PROBE_BYTES]) {
+            Err(error) if is_full(&error) || error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                return Err(file_error(&path, &error));
+            }
+            _ => drop(fs::remove_file(&path)),
+        }
+        let message = format!("no controller serves the fleet in {}", self.folder.display());
+        let remedy = "netstage fleet serve --listen ADDRESS:PORT";
+        Err(StartupError { is_missing: true, ..StartupError::new(message, remedy) })
+    }
+
     /// Returns the status of every agent, in the order of their names.
     pub fn agents(&self) -> Result<Vec<AgentStatus>, StartupError> {
         let written = private::read_json::<StatusFile>(&self.status_file()).unwrap_or_default();
@@ -409,6 +427,7 @@ impl FleetFolder {
                 last_seen_ns: None,
                 clock: None,
                 wall_clock: None,
+                addresses: Vec::new(),
                 mappings: Vec::new(),
                 capabilities: Vec::new(),
                 certificate_expires_s: 0,
@@ -430,15 +449,13 @@ impl FleetFolder {
         now_ns().saturating_sub(written.at_ns) < STALE_AFTER.as_nanos() as u64
     }
 
-    pub(super) fn write_status(&self, agents: Vec<AgentStatus>) -> io::Result<()> {
+    pub(super) fn write_status(&self, agents: Vec<AgentStatus>) -> Result<(), StartupError> {
         // Not synced, because it is useless after a crash.
         let path = self.status_file();
         let temporary = path.with_extension("part");
-        fs::write(
-            &temporary,
-            serde_json::to_vec(&StatusFile { at_ns: now_ns(), agents }).map_err(io::Error::other)?,
-        )?;
-        fs::rename(temporary, path)
+        let text = serde_json::to_vec(&StatusFile { at_ns: now_ns(), agents }).map_err(io::Error::other);
+        let written = text.and_then(|text| fs::write(&temporary, text));
+        written.and_then(|()| fs::rename(temporary, &path)).map_err(|error| file_error(&path, &error))
     }
 
     /// Returns the status of the agents written by the previous hub.
@@ -479,7 +496,6 @@ pub fn default_fleet_folder() -> PathBuf {
 const SETTINGS: &str = "fleet.json";
 const AGENTS: &str = "agents";
 const TOKENS: &str = "tokens";
-const STARTS: &str = "starts.json";
 
 /// Returns the seconds since 1970.
 pub(super) fn now_s() -> u64 {

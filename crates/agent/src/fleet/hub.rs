@@ -11,6 +11,7 @@ use super::enrollment::generated::enrollment_server::EnrollmentServer;
 use super::folder::file_error;
 use super::folder::{FleetFolder, now_ns, now_s};
 use super::metrics::{self, HubCounts, count};
+use super::starts::{ChangeCounter, ControllerStart};
 use super::status::{AgentAvailability, AgentStatus};
 use super::stun;
 use super::tls::{self, Acceptor};
@@ -57,7 +58,8 @@ const MAX_ENROLLMENT_BYTES: usize = 16 << 10;
 const MAX_TEXT_CHARACTERS: usize = 64;
 /// Maximum number of displayed capabilities of an agent.
 const MAX_CAPABILITIES: usize = 64;
-/// Maximum number of addresses of an agent with their mappings.
+/// Maximum number of addresses of an agent, and of those with their mappings.
+const MAX_ADDRESSES: usize = 64;
 const MAX_MAPPINGS: usize = 16;
 /// Interval at which an agent is polled, and the time it may take to answer.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -74,8 +76,8 @@ const PRESENCE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Hub {
     fleet: FleetFolder,
     trust: HubTrust,
-    /// Names of the last starts, this one last.
-    starts: Vec<String>,
+    /// Last starts, this one last.
+    starts: Vec<ControllerStart>,
     listener: TcpListener,
     commands: ControlSocket,
     /// Sockets that answer STUN requests.
@@ -93,8 +95,9 @@ pub struct Hub {
 struct HubShared {
     fleet: FleetFolder,
     trust: Mutex<HubTrust>,
-    /// Names of the last starts, this one last.
-    starts: Vec<String>,
+    /// Last starts according to the folder, with the changes since each.
+    starts: Mutex<Vec<ControllerStart>>,
+    changes: Mutex<ChangeCounter>,
     log: Log,
     /// Log of clients that are rejected or not identified yet.
     rejections: Arc<LimitedLog>,
@@ -148,7 +151,6 @@ impl Hub {
         let lock = fleet.lock()?;
         let trust = HubTrust::new(&fleet)?;
         let starts = fleet.record_start()?;
-        let system = |error: io::Error| file_error(fleet.folder(), &error);
         let listener = TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
             Ok(listener)
@@ -163,7 +165,7 @@ impl Hub {
         // The status of a killed hub may still show agents as connected.
         let mut seen = fleet.last_status();
         seen.iter_mut().for_each(|agent| agent.state = AgentAvailability::Offline);
-        fleet.write_status(seen.clone()).map_err(system)?;
+        fleet.write_status(seen.clone())?;
         Ok(Hub {
             fleet,
             trust,
@@ -202,9 +204,10 @@ impl Hub {
         let runtime = runtime.on_thread_start(|| _ = raise_priority()).enable_all().build()?;
         let mut ended = self.ender.subscribe();
         let shared = Arc::new(HubShared {
+            changes: Mutex::new(self.fleet.change_counter(&self.starts)),
             fleet: self.fleet,
             trust: Mutex::new(self.trust),
-            starts: self.starts,
+            starts: Mutex::new(self.starts),
             rejections: Arc::new(LimitedLog::new(Arc::clone(&self.log))),
             log: self.log,
             counts: Arc::default(),
@@ -248,10 +251,34 @@ impl HubShared {
         self.trust.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the greeting of this controller, without its starts.
-    fn greeting(&self) -> HelloRequest {
+    /// Returns the greeting of this controller, with its last starts.
+    fn greeting(&self, max_starts: usize) -> HelloRequest {
         let authority = self.trust().authorities.current.fingerprint();
-        HelloRequest { authority, ..greeting() }
+        let all = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = &all[all.len().saturating_sub(max_starts)..];
+        let starts = last.iter().map(|start| start.name.clone()).collect();
+        let changes = last.iter().map(|start| start.changes).collect();
+        HelloRequest { authority, starts, changes, ..greeting() }
+    }
+
+    /// Reads and writes the files of the fleet. Returns the problems.
+    fn maintain(&self) -> Vec<String> {
+        self.read_registry();
+        self.disconnect_invalid();
+        let counted = self.count_changes();
+        let counted = counted.map_err(|error| format!("cannot count the changes of the folder: {error}"));
+        let followed = self.follow_rotation().map_err(|error| format!("cannot read the authority: {error}"));
+        let written = self.fleet.write_status(self.statuses(false));
+        let written = written.map_err(|error| format!("cannot write the status of the agents: {error}"));
+        [counted, followed, written].into_iter().filter_map(Result::err).collect()
+    }
+
+    /// Counts the changes of the folder, for the greetings that follow.
+    fn count_changes(&self) -> Result<(), StartupError> {
+        let counted = self.changes.lock().unwrap_or_else(PoisonError::into_inner).follow();
+        let starts = counted.map_err(|error| file_error(self.fleet.folder(), &error))?;
+        *self.starts.lock().unwrap_or_else(PoisonError::into_inner) = starts;
+        Ok(())
     }
 
     /// Follows a rotation of the authority, and the end of its transition.
@@ -466,7 +493,7 @@ async fn identify_agent(shared: Arc<HubShared>, stream: TlsConnection, name: Str
         Err(why) => return disconnected(&why),
     };
     let mut client = AgentClient::new(channel.clone());
-    let introduction = HelloRequest { starts: shared.starts.clone(), ..shared.greeting() };
+    let introduction = shared.greeting(usize::MAX);
     let hello = match timeout(ANSWER_TIMEOUT, greet(&mut client, introduction)).await {
         Ok(Ok(hello)) => hello,
         Ok(Err(status)) => return disconnected(&displayable(status.message())),
@@ -520,7 +547,7 @@ async fn poll_agent(
     for poll in 0.. {
         let mut estimator = OffsetEstimator::default();
         let asked = async {
-            let hello = greet(client, shared.greeting()).await?;
+            let hello = greet(client, shared.greeting(1)).await?;
             let state = exchange_clocks(client, &mut estimator).await?;
             Ok::<_, tonic::Status>((hello, state))
         };
@@ -541,6 +568,7 @@ async fn poll_agent(
         status.wall_clock = state.map(|state| (state.synchronized, state.error_ns));
         status.state = if hello.taken { AgentAvailability::Taken } else { AgentAvailability::Idle };
         status.capabilities = capabilities(&hello);
+        status.addresses = addresses(&hello);
         status.mappings = mappings(&hello);
         status.last_seen_ns = Some(now_ns());
         let agents = {
@@ -563,6 +591,10 @@ fn capabilities(hello: &HelloReply) -> Vec<String> {
     hello.capabilities.iter().take(MAX_CAPABILITIES).map(|one| display_text(one)).collect()
 }
 
+fn addresses(hello: &HelloReply) -> Vec<IpAddr> {
+    hello.addresses.iter().take(MAX_ADDRESSES).filter_map(|address| address.parse().ok()).collect()
+}
+
 fn mappings(hello: &HelloReply) -> Vec<NatMapping> {
     hello.mappings.iter().take(MAX_MAPPINGS).filter_map(|mapping| mapping.try_into().ok()).collect()
 }
@@ -580,6 +612,7 @@ fn describe(shared: &HubShared, name: &str, peer: ConnectionAddresses, hello: &H
         clock: None,
         wall_clock: None,
         capabilities: capabilities(hello),
+        addresses: addresses(hello),
         mappings: mappings(hello),
         certificate_expires_s: registered
             .and_then(|agent| agent.certificates.last().map(|last| last.1))
@@ -587,24 +620,20 @@ fn describe(shared: &HubShared, name: &str, peer: ConnectionAddresses, hello: &H
     }
 }
 
-/// Updates the registered agents, disconnects invalid ones and writes the status, once a second.
+/// Updates the registered agents, disconnects invalid ones and writes the status, once a second. A problem is logged when
+/// it begins.
 async fn maintain(shared: Arc<HubShared>) {
     let mut second = interval(Duration::from_secs(1));
+    let mut known = Vec::new();
     loop {
         second.tick().await;
-        let shared = Arc::clone(&shared);
+        let maintained = Arc::clone(&shared);
         // Reading the files of a thousand agents takes time, during which heartbeats have to continue.
-        let maintained = spawn_blocking(move || {
-            shared.read_registry();
-            shared.disconnect_invalid();
-            if let Err(error) = shared.follow_rotation() {
-                (shared.log)(Level::Alarm, &format!("cannot read the authority: {error}"));
-            }
-            if let Err(error) = shared.fleet.write_status(shared.statuses(false)) {
-                (shared.log)(Level::Alarm, &format!("cannot write the status of the agents: {error}"));
-            }
-        });
-        let _ = maintained.await;
+        let problems = spawn_blocking(move || maintained.maintain()).await.unwrap_or_default();
+        for problem in problems.iter().filter(|problem| !known.contains(*problem)) {
+            (shared.log)(Level::Alarm, problem);
+        }
+        known = problems;
     }
 }
 

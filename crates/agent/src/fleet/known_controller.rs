@@ -3,11 +3,11 @@
 //!
 //! Each start of a controller has a random name, and the fleet's folder has the names of the last ones. If the folder
 //! is copied and both controllers start, neither has the other's new name. An agent that has met one of them refuses the
-//! other, whose registry of agents may be outdated. `netstage fleet restore` adds a name by which an agent accepts a
+//! other, whose registry of agents may be outdated. So are backups of before the last change that the agent has met. `netstage fleet restore` adds a name by which an agent accepts a
 //! folder restored from a backup, once.
 
-use super::folder::RESTORED;
 use super::private;
+use super::starts::RESTORED;
 use super::trust::TrustedAuthorities;
 use netstage_host::log::{Level, Log};
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,9 @@ pub struct KnownController {
 struct KnownStart {
     /// Name of the last start; empty before the first.
     name: String,
+    /// Changes of the fleet's folder since that start.
+    #[serde(default)]
+    changes: u64,
     /// Name of the last accepted restoration; empty before the first.
     restored: String,
     /// The refusal of another controller has been logged.
@@ -81,10 +84,11 @@ impl KnownController {
         let _ = self.announced.subscribe().changed().await;
     }
 
-    /// Checks the last starts of a controller, the last one being its own, and notes the fingerprint of its authority.
-    /// Either is empty if the controller did not announce it.
-    pub fn greeted(&self, starts: &[String], authority: &str) -> Result<(), String> {
-        self.check_start(starts)?;
+    /// Checks the last starts of a controller with the changes since each, the last one being its own, and notes the
+    /// fingerprint of its authority. Either is empty if the controller did not announce it.
+    pub fn greeted(&self, starts: &[String], changes: &[u64], authority: &str) -> Result<(), String> {
+        let changes = changes.iter().copied().chain(std::iter::repeat(0));
+        self.check_start(&starts.iter().cloned().zip(changes).collect::<Vec<_>>())?;
         if !authority.is_empty() {
             self.announced.send_if_modified(|known| {
                 let is_new = known != authority;
@@ -95,18 +99,29 @@ impl KnownController {
         Ok(())
     }
 
-    fn check_start(&self, starts: &[String]) -> Result<(), String> {
-        let Some(last) = starts.last() else { return Ok(()) };
+    fn check_start(&self, starts: &[(String, u64)]) -> Result<(), String> {
+        let Some((last, changes)) = starts.last() else { return Ok(()) };
         let mut known = lock(&self.start);
-        let restored = starts.iter().rfind(|name| name.starts_with(RESTORED));
+        let restored = starts.iter().map(|(name, _)| name).rfind(|name| name.starts_with(RESTORED));
         let is_restored = restored.is_some_and(|name| *name != known.restored);
-        if !known.name.is_empty() && !starts.contains(&known.name) && !is_restored {
-            let file = self.folder.join(START_FILE);
+        let found = starts.iter().find(|(name, _)| *name == known.name).map(|(_, changes)| *changes);
+        let cause = match found {
+            _ if known.name.is_empty() || is_restored => None,
+            None => Some(
+                "this agent has met another controller of the fleet, of which this one does not know: two controllers use \
+                 copies of the fleet's folder, or one uses an old backup; stop one of them",
+            ),
+            Some(changes) if changes < known.changes => Some(
+                "this controller uses an old backup of the fleet's folder, which lacks runs, tokens, or joined, renewed or \
+                 removed agents that this agent's controller had recorded later; stop it",
+            ),
+            Some(_) => None,
+        };
+        if let Some(cause) = cause {
             let what = format!(
-                "this agent has met another controller of the fleet, of which this one does not know: two controllers \
-                 use copies of the fleet's folder, or one uses an old backup; stop one of them; to go on with this one, \
-                 run `netstage fleet restore` there, or stop the agent, delete {} on its host and start it again",
-                file.display()
+                "{cause}; to go on with this one, run `netstage fleet restore` there, or stop the agent, delete {} on its \
+                 host and start it again",
+                self.folder.join(START_FILE).display()
             );
             if !known.is_refusal_logged {
                 (self.log)(Level::Alarm, &format!("controller refused: {what}"));
@@ -115,9 +130,12 @@ impl KnownController {
             return Err(what);
         }
         known.is_refusal_logged = false;
-        if known.name != *last {
+        if known.name != *last || known.changes != *changes {
+            if known.name != *last {
+                known.restored = restored.cloned().unwrap_or_default();
+            }
             known.name.clone_from(last);
-            known.restored = restored.cloned().unwrap_or_default();
+            known.changes = *changes;
             if let Err(error) = private::write_json(&self.folder.join(START_FILE), &*known) {
                 (self.log)(Level::Alarm, &format!("cannot store the start of the controller: {error}"));
             }
@@ -137,6 +155,28 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
+    fn a_backup_that_lacks_changes_is_refused_although_the_controller_was_not_restarted() {
+        let folder = netstage_harness::TemporaryFolder::new("known-changes");
+        Authority::create(&folder, "lab").unwrap();
+        Authorities::open(&folder).unwrap().trusted().write(&folder).unwrap();
+        let open = || KnownController::open(&folder, Arc::new(|_, _| {})).unwrap();
+        let greet = |starts: &[(&str, u64)]| {
+            let names: Vec<String> = starts.iter().map(|(name, _)| (*name).to_owned()).collect();
+            let changes: Vec<u64> = starts.iter().map(|(_, changes)| *changes).collect();
+            open().greeted(&names, &changes, "")
+        };
+        greet(&[("a1", 7), ("a2", 3)]).unwrap();
+        // The connection remains, and the folder changes.
+        greet(&[("a2", 5)]).unwrap();
+        let refused = greet(&[("a1", 7), ("a2", 4), ("b1", 9)]).unwrap_err();
+        assert!(refused.contains("old backup") && refused.contains("netstage fleet restore"), "{refused}");
+        assert!(greet(&[("a2", 4)]).is_err(), "the folder was replaced while the controller runs");
+        greet(&[("a1", 7), ("a2", 4), ("restored-1", 0), ("b2", 0)]).unwrap();
+        greet(&[("a1", 7), ("a2", 4), ("restored-1", 0), ("b2", 1), ("b3", 0)]).unwrap();
+        assert!(greet(&[("a1", 7), ("a2", 5)]).is_err());
+    }
+
+    #[test]
     fn controllers_with_copies_of_a_folder_are_distinguished() {
         let folder = netstage_harness::TemporaryFolder::new("known-controller");
         Authority::create(&folder, "lab").unwrap();
@@ -144,27 +184,29 @@ mod tests {
         let open = || KnownController::open(&folder, Arc::new(|_, _| {})).unwrap();
         let starts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let agent = open();
-        agent.greeted(&starts(&["a1"]), "").unwrap();
+        agent.greeted(&starts(&["a1"]), &[], "").unwrap();
         // The copy is started, and the agent meets it first.
-        agent.greeted(&starts(&["a1", "b1"]), "").unwrap();
-        agent.greeted(&starts(&["a1", "b1"]), "").unwrap();
-        assert!(agent.greeted(&starts(&["a1"]), "").unwrap_err().contains("copies of the fleet's folder"));
+        agent.greeted(&starts(&["a1", "b1"]), &[], "").unwrap();
+        agent.greeted(&starts(&["a1", "b1"]), &[], "").unwrap();
         assert!(
-            open().greeted(&starts(&["a1", "a2"]), "").is_err(),
+            agent.greeted(&starts(&["a1"]), &[], "").unwrap_err().contains("copies of the fleet's folder")
+        );
+        assert!(
+            open().greeted(&starts(&["a1", "a2"]), &[], "").is_err(),
             "after a restart of agent and controller"
         );
-        open().greeted(&starts(&["a1", "b1", "b2"]), "").unwrap();
+        open().greeted(&starts(&["a1", "b1", "b2"]), &[], "").unwrap();
         // A backup from before b2, prepared for this: accepted once, and its copy is refused later.
-        let refused = agent.greeted(&starts(&["a1", "a2"]), "");
+        let refused = agent.greeted(&starts(&["a1", "a2"]), &[], "");
         assert!(refused.unwrap_err().contains("netstage fleet restore"));
-        agent.greeted(&starts(&["a1", "restored-1", "a3"]), "").unwrap();
-        assert!(agent.greeted(&starts(&["a1", "b1", "b2"]), "").is_err());
-        assert!(open().greeted(&starts(&["a1", "restored-1", "c1"]), "").is_err());
-        open().greeted(&starts(&["a1", "restored-1", "a3", "restored-2", "d1"]), "").unwrap();
+        agent.greeted(&starts(&["a1", "restored-1", "a3"]), &[], "").unwrap();
+        assert!(agent.greeted(&starts(&["a1", "b1", "b2"]), &[], "").is_err());
+        assert!(open().greeted(&starts(&["a1", "restored-1", "c1"]), &[], "").is_err());
+        open().greeted(&starts(&["a1", "restored-1", "a3", "restored-2", "d1"]), &[], "").unwrap();
         // Clients of the hub do not announce starts.
-        agent.greeted(&[], "").unwrap();
+        agent.greeted(&[], &[], "").unwrap();
         assert!(!agent.has_new_authority());
-        agent.greeted(&[], "another").unwrap();
+        agent.greeted(&[], &[], "another").unwrap();
         assert!(agent.has_new_authority());
     }
 }

@@ -9,7 +9,7 @@
 //! - [`folder`]: the controller's files about its fleet; [`runs`]: its files about runs.
 //! - [`hub`]: the controller's process, which accepts agents and forwards requests to them.
 //! - [`member`]: the agent's process; [`policy`]: enforcement of its policy.
-//! - `known_controller`: what an agent knows of its controller.
+//! - `known_controller`: what an agent knows of its controller; `starts`: starts of the controller and changes since.
 //! - `budget`: account of the bytes sent per day.
 //! - [`consent`]: a receiver's signed consent, which the sender verifies.
 //! - [`trust`]: trusted certificate authorities, before, during and after a rotation.
@@ -32,6 +32,7 @@ pub mod policy;
 mod private;
 pub mod runs;
 mod sending;
+mod starts;
 pub mod status;
 pub mod stun;
 mod tls;

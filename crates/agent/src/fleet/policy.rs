@@ -187,6 +187,7 @@ impl PolicyGuard {
             FlowRequest {
                 sends,
                 responds: task.side == FlowSide::Receive && (is_dialogue || is_stamp),
+                load: sending::certain_load(task, duration),
                 name: &task.name,
                 role: self.direction(task, run, duration, consents.unwrap_or_default()),
                 peer: other,
@@ -226,6 +227,7 @@ impl PolicyGuard {
             lease: assignment.lease,
             memory: assignment.memory_bytes(),
             is_enforced: self.is_enforced,
+            budget: lock(&self.budget).as_ref().and_then(BudgetKeeper::left),
             router: router.as_ref().map(router_request),
             tcp_events: !assignment.watch.is_empty(),
             flows: flows.collect(),
@@ -331,8 +333,8 @@ impl PolicyGuard {
 }
 
 impl RunGuard for PolicyGuard {
-    fn greeted(&self, starts: &[String], authority: &str) -> Result<(), String> {
-        self.known.greeted(starts, authority)
+    fn greeted(&self, starts: &[String], changes: &[u64], authority: &str) -> Result<(), String> {
+        self.known.greeted(starts, changes, authority)
     }
 
     fn taken(&self, peer: ConnectionAddresses) {
@@ -376,8 +378,16 @@ impl RunGuard for PolicyGuard {
             let pair = (terms.source, terms.destination.ip(), consent.certificate.as_slice());
             pairs.entry(pair).or_insert_with(|| (Vec::new(), consent)).0.push(terms);
         }
+        let before = self.drops();
         for (terms, consent) in pairs.values() {
             confirmation::ask(terms, consent, stop).map_err(|reason| {
+                let drops = PolicyDrops::since(self.drops(), &before);
+                if let Some(rules) = PolicyDrops::refusing_rules(&drops) {
+                    let reason = format!("{reason}: this agent's policy dropped the question by {rules}");
+                    return OrderRefusal::new(OrderRefusalKind::Policy, reason).remedy(
+                        "change the rule in the policy, or wait for the next day (UTC) if it limits a day",
+                    );
+                }
                 let (first, last) = (confirmation::PORTS.start(), confirmation::PORTS.end());
                 OrderRefusal::new(OrderRefusalKind::Policy, reason).remedy(format!(
                     "run an agent on that host, and open UDP ports {first} to {last} there for this one"

@@ -2,8 +2,7 @@
 //! run has a folder with `run.json` and a file per report. A report is written before the agent may delete
 //! it.
 
-use super::folder::file_error;
-use super::folder::{FleetFolder, now_s};
+use super::folder::{FleetFolder, file_error, is_full, now_s};
 use super::private;
 use netstage_agent_api::results::AgentReport;
 use netstage_core::fleet::{Receipt, ResultLedger, run_number};
@@ -95,11 +94,18 @@ impl FleetRuns {
         }
     }
 
-    /// Stores a report, if it is expected. The agent may delete its copy afterwards.
+    /// Stores a report, if it is expected. The agent may delete its copy afterwards. The error names the file.
     pub fn receive(&mut self, run: u64, agent: &str, report: &AgentReport) -> io::Result<Receipt> {
         let expected = self.ledger.missing(run).any(|missing| missing == agent);
         if expected {
-            private::write_json(&self.path(run).join(report_file(agent)), report)?;
+            let path = self.path(run).join(report_file(agent));
+            private::write_json(&path, report).map_err(|error| {
+                let remedy = match is_full(&error) {
+                    true => "; free space on this disk, then run `netstage fleet runs --fetch`",
+                    false => "",
+                };
+                io::Error::new(error.kind(), format!("{error}, writing {}{remedy}", path.display()))
+            })?;
         }
         Ok(self.ledger.receive(run, agent))
     }
@@ -137,9 +143,10 @@ impl FleetRuns {
         Ok(())
     }
 
-    /// Closes a run and removes its stored reports.
+    /// Closes a run and removes its stored reports, also if the disk is full.
     pub fn forget(&mut self, run: u64) -> io::Result<()> {
-        self.close(run)?;
+        let _ = self.close(run);
+        self.ledger.close(run);
         fs::remove_dir_all(self.path(run))
     }
 

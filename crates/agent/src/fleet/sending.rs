@@ -2,8 +2,10 @@
 //! Rates include the headers of IP and of the transport.
 
 use netstage_agent_api::results::PolicyDrops;
-use netstage_agent_api::task::{FlowTask, TaskTransport};
-use netstage_core::fleet::Policy;
+use netstage_agent_api::task::{FlowSide, FlowTask, TaskTransport};
+use netstage_core::fleet::{CertainLoad, Policy};
+use netstage_core::time::Duration;
+use netstage_core::traffic::Pattern;
 use netstage_host::egress::EgressDrops;
 use netstage_wire::{IPV4_HEADER, IPV6_HEADER, TCP_HEADER, TCP_TIMESTAMPS, UDP_HEADER};
 
@@ -23,6 +25,33 @@ pub fn rate(flow: &FlowTask, is_enforced: bool) -> Option<f64> {
     let rate = if is_enforced { pattern.mean_rate() } else { pattern.peak_rate() }?;
     let payload = pattern.mean_packet()?.max(1.0);
     Some(rate * (1.0 + headers(flow, payload) / payload))
+}
+
+/// Returns a lower bound of what a flow sends in a run of this duration: constant rates, and transfers of known size. The
+/// headers of streams do not count, because the kernel joins their packets.
+pub fn certain_load(flow: &FlowTask, duration: Duration) -> CertainLoad {
+    let (start, stop) = (flow.start, flow.stop.min(duration));
+    let none = CertainLoad { start, stop, ..CertainLoad::default() };
+    let Some(pattern) = flow.traffic.pattern().filter(|_| flow.side == FlowSide::Send) else { return none };
+    let is_stream = matches!(flow.transport, TaskTransport::Tcp(_) | TaskTransport::Quic);
+    let with_headers = |payload: f64| payload + if is_stream { 0.0 } else { headers(flow, payload) };
+    match pattern {
+        Pattern::Cbr { rate, packet } => {
+            let payload = f64::from(*packet).max(1.0);
+            CertainLoad { rate: rate.as_f64() * with_headers(payload) / payload, ..none }
+        }
+        Pattern::Bulk { size: Some(bytes) } => CertainLoad { bytes: *bytes, ..none },
+        Pattern::Trace { packets, repeat: false } => {
+            let mut at = start;
+            let sent = packets.iter().take_while(|(gap, _)| {
+                at = at + *gap;
+                at < stop
+            });
+            let bytes: f64 = sent.map(|(_, payload)| with_headers(f64::from(*payload))).sum();
+            CertainLoad { bytes: bytes as u64, ..none }
+        }
+        _ => none,
+    }
 }
 
 /// Returns the bytes of the headers for each `payload` bytes of a flow.
@@ -75,10 +104,7 @@ pub fn drops(policy: &Policy, drops: EgressDrops) -> Vec<PolicyDrops> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_agent_api::task::FlowSide;
     use netstage_core::quantity::BitRate;
-    use netstage_core::time::Duration;
-    use netstage_core::traffic::Pattern;
 
     #[test]
     fn rates_include_the_headers_of_all_packets() {
@@ -102,6 +128,34 @@ mod tests {
         ] {
             let found = rate_of(ends.0, ends.1, packet, transport.clone());
             assert!((found / 1e6 - factor).abs() < 1e-9, "{ends:?} {packet} {transport:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn only_what_a_flow_sends_in_any_case_is_certain() {
+        let load = |pattern: Pattern, transport: Option<TaskTransport>| {
+            let ends = ["10.0.0.1:0", "10.0.0.2:5001"].map(|end| end.parse().unwrap());
+            let mut flow = FlowTask::udp("f", FlowSide::Send, ends, pattern, Duration::from_secs(9));
+            flow.start = Duration::from_secs(1);
+            flow.transport = transport.unwrap_or(flow.transport);
+            certain_load(&flow, Duration::from_secs(5))
+        };
+        let tcp = || Some(TaskTransport::Tcp(Default::default()));
+        let cbr = Pattern::Cbr { rate: BitRate(1_000_000), packet: 100 };
+        let constant = load(cbr.clone(), None);
+        assert!((constant.rate - 1.28e6).abs() < 1.0, "{constant:?}");
+        assert_eq!((constant.start, constant.stop), (Duration::from_secs(1), Duration::from_secs(5)));
+        assert_eq!(load(cbr, tcp()).rate, 1e6);
+        assert_eq!(load(Pattern::Bulk { size: Some(9000) }, tcp()).bytes, 9000);
+        let trace = |repeat| Pattern::Trace { packets: [(Duration::from_secs(1), 72); 9].into(), repeat };
+        assert_eq!(load(trace(false), None).bytes, 300);
+        for uncertain in [
+            trace(true),
+            Pattern::Bulk { size: None },
+            Pattern::Poisson { rate: BitRate(1_000_000), packet: 100 },
+        ] {
+            let load = load(uncertain, tcp());
+            assert_eq!((load.rate, load.bytes), (0.0, 0));
         }
     }
 }

@@ -7,7 +7,7 @@ use netstage_agent_api::path::NatMapping;
 use netstage_core::measure::ClockOffset;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Last known status of an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,9 @@ pub struct AgentStatus {
     /// Optional capabilities.
     #[serde(default)]
     pub capabilities: Vec<String>,
+    /// Addresses of its host that flows may use; empty if they are unknown.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
     /// Addresses of its host as the controller sees them by STUN.
     #[serde(default)]
     pub mappings: Vec<NatMapping>,

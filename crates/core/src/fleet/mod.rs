@@ -7,6 +7,7 @@
 //! that its agents know. An agent never accepts a run again, so repeated orders have no effect. An agent keeps a
 //! result until the controller confirms its receipt; a result that is fetched twice counts once.
 
+mod day_budget;
 mod lease;
 mod ledger;
 mod path;
@@ -16,6 +17,7 @@ mod run_monitor;
 mod session;
 mod start_negotiation;
 
+pub use day_budget::{CertainLoad, DayBudget};
 pub use lease::Lease;
 pub use ledger::{Receipt, ResultLedger, run_id, run_number};
 pub use path::{PathCheck, PathChecks, PathRole};

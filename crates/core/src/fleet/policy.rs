@@ -1,6 +1,6 @@
 //! Limits on what an agent does, regardless of the controller.
 
-use super::{OrderRefusal, OrderRefusalKind};
+use super::{CertainLoad, DayBudget, OrderRefusal, OrderRefusalKind};
 use crate::edge::IpPrefix;
 use crate::quantity::BitRate;
 use crate::time::Duration;
@@ -63,6 +63,8 @@ pub struct RunRequest<'a> {
     pub memory: u64,
     /// Whether the kernel enforces rate, destinations and interfaces on every packet that the run sends.
     pub is_enforced: bool,
+    /// Rest of `bytes_per_day`, if the policy limits it and the kernel counts the bytes.
+    pub budget: Option<DayBudget>,
     /// The router the agent is to run, if any.
     pub router: Option<RouterRequest<'a>>,
     /// Whether the agent is to record TCP events of the flows it sends.
@@ -112,6 +114,8 @@ pub struct FlowRequest<'a> {
     pub sends: bool,
     /// This end sends data at the request of the peer, as a server does.
     pub responds: bool,
+    /// Lower bound of what this end sends, if it sends.
+    pub load: CertainLoad,
     /// Address of the peer.
     pub peer: IpAddr,
     /// Interface that has this end's address, if known.
@@ -199,7 +203,16 @@ impl Policy {
             );
             return refuse_run(reason, "reduce the rates, or raise `rate` in the policy");
         }
-        Ok(())
+        self.day(request).map_err(|refusal| (None, refusal))
+    }
+
+    /// Checks the load of a run against what is left of the bytes of the day.
+    fn day(&self, request: &RunRequest) -> Result<(), OrderRefusal> {
+        let (Some(per_day), Some(budget)) = (self.bytes_per_day, request.budget) else { return Ok(()) };
+        let flows = request.flows.iter().filter(|flow| flow.sends).map(|flow| flow.load);
+        // The volume of a service is unknown.
+        let services = request.services.iter().map(|_| CertainLoad::default());
+        budget.check(per_day, request.duration, flows.chain(services))
     }
 
     /// Checks whether a controller may command the agent.
@@ -412,6 +425,7 @@ mod tests {
             role: means,
             sends: true,
             responds: false,
+            load: CertainLoad { bytes: 1000, ..CertainLoad::default() },
             peer: other.parse().unwrap(),
             interface: Some("eth1"),
             egress_interface: None,
@@ -425,6 +439,7 @@ mod tests {
             lease: None,
             memory: 1_000_000,
             is_enforced: true,
+            budget: None,
             router: None,
             tcp_events: false,
             flows,
@@ -519,6 +534,25 @@ mod tests {
         }
         let (_, refusal) = Policy::default().check(&served).unwrap_err();
         assert!(refusal.to_string().contains("`services`"), "no service is allowed by default: {refusal}");
+    }
+
+    #[test]
+    fn a_run_beyond_what_is_left_of_the_day_is_refused() {
+        let limited = Policy { bytes_per_day: Some(1_000_000), ..policy() };
+        let asked = |left, flows| {
+            let budget = Some(DayBudget { left, ends_in: Duration::from_secs(3600) });
+            limited
+                .check(&RunRequest { budget, ..request(flows) })
+                .map_err(|(_, refusal)| refusal.to_string())
+        };
+        let receives = FlowRequest { role: FlowRole::Receive, sends: false, ..sends("10.0.0.1") };
+        assert_eq!(asked(2000, vec![sends("10.0.0.1"), sends("10.0.0.2")]), Ok(()));
+        assert_eq!(asked(0, vec![receives]), Ok(()));
+        let refusal = asked(1999, vec![sends("10.0.0.1"), sends("10.0.0.2")]).unwrap_err();
+        assert!(refusal.contains("1999 B are left of `bytes_per_day` = 1000000 B"), "{refusal}");
+        let serves = RunRequest { services: vec![gets("10.0.0.1")], ..request(vec![]) };
+        let budget = Some(DayBudget { left: 0, ends_in: Duration::from_secs(3600) });
+        assert!(limited.check(&RunRequest { budget, ..serves }).is_err());
     }
 
     #[test]

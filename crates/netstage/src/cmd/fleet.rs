@@ -179,6 +179,12 @@ pub enum Command {
 const NOT_RUNNING: &str =
     "the controller is not running; start it with `netstage fleet serve --listen ADDRESS:PORT`";
 
+/// Returns why no controller answers, or why it cannot write what it knows.
+fn service_problem(fleet: &FleetFolder) -> Option<String> {
+    let problem = fleet.require_service().err()?;
+    Some(if problem.is_missing { NOT_RUNNING.into() } else { problem.to_string() })
+}
+
 /// Runs the command.
 pub fn run(command: &Command) -> Result<u8, Failure> {
     match command {
@@ -328,8 +334,8 @@ fn list(fleet: &FleetFolder, json: bool) -> Result<u8, Failure> {
     let mut text = table.text();
     if agents.is_empty() {
         text = "no agents; create a token with `netstage fleet token NAME`\n".into();
-    } else if !fleet.is_served() {
-        text.push_str(&format!("{NOT_RUNNING}\n"));
+    } else if let Some(problem) = service_problem(fleet) {
+        text.push_str(&format!("{problem}\n"));
     }
     print(text.as_bytes()).map(|()| OK)
 }
@@ -373,9 +379,7 @@ fn expiry(agent: &AgentStatus) -> String {
 
 fn doctor(fleet: &FleetFolder) -> Result<u8, Failure> {
     let mut found = Vec::new();
-    if !fleet.is_served() {
-        found.push(NOT_RUNNING.to_owned());
-    }
+    found.extend(service_problem(fleet));
     let agents = agents(fleet)?;
     for agent in &agents {
         let mut report = |problem: &str| found.push(format!("{}: {problem}", agent.name));

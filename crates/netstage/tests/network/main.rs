@@ -3,12 +3,15 @@
 mod agent;
 #[path = "../../../../tests/support/apart.rs"]
 mod apart;
+mod backup;
 mod chaos;
 mod edges;
 mod emulation;
 mod exchange;
 mod fleet;
 mod gateways;
+mod interrupted;
+mod ip_versions;
 mod lan;
 mod losses;
 mod measure;
@@ -33,12 +36,15 @@ mod vpn_page;
 
 netstage_harness::main![
     agent,
+    backup,
     chaos,
     edges,
     emulation,
     exchange,
     fleet,
     gateways,
+    interrupted,
+    ip_versions,
     lan,
     losses,
     measure,

@@ -195,6 +195,19 @@ impl NatFleet {
 
     /// Runs flows, each between two sites with a transport, for some seconds, and returns exit code and output.
     fn run(&self, flows: &[(&Site, &Site, &str)], out: &str, settings: &str) -> (Option<i32>, String) {
+        self.write_scenario(flows, settings);
+        let output = self.fleet.run_with("nat.toml", out, &[]);
+        (output.status.code(), output_text(&output))
+    }
+
+    /// Checks flows, each between two sites with a transport, and returns exit code and output.
+    fn check(&self, flows: &[(&Site, &Site, &str)]) -> (Option<i32>, String) {
+        self.write_scenario(flows, DURATION);
+        let output = self.fleet.at_hub(&["check", "nat.toml", "--live"]);
+        (output.status.code(), output_text(&output))
+    }
+
+    fn write_scenario(&self, flows: &[(&Site, &Site, &str)], settings: &str) {
         let names = self.fleet.names.join(" ");
         let attached: Vec<String> =
             self.fleet.names.iter().map(|name| format!("{name}_link:{name},core")).collect();
@@ -217,8 +230,6 @@ impl NatFleet {
         }
         text += &network(&[("host", &names), ("router", "core")], &attached.join(" "));
         fs::write(self.fleet.folder.join("nat.toml"), text).unwrap();
-        let output = self.fleet.run_with("nat.toml", out, &[]);
-        (output.status.code(), output_text(&output))
     }
 }
 
@@ -416,7 +427,40 @@ fn ipv6_is_preferred_where_both_hosts_have_it() {
     assert_eq!(passes.matches("its sender 2001:db8:1::2 appears as 2001:db8:1::2").count(), 2, "{record:#}");
 }
 
+fn two_nats_with_varying_ports_are_refused_before_the_run() {
+    let sites = [
+        site("symmetric", Nat::Symmetric),
+        Site { beside: Some(0), ..site("neighbor", Nat::Symmetric) },
+        site("remote", Nat::Symmetric),
+        site("cone", Nat::Cone),
+    ];
+    let stage = NatFleet::new("nat-varying", &sites);
+    let _hub = stage.fleet.serve();
+    let _agents = stage.join_all();
+    let [symmetric, neighbor, remote, cone] = &sites;
+    for transport in ["udp", "tcp"] {
+        let flow = (symmetric, remote, transport);
+        let (code, printed) = stage.check(&[(symmetric, neighbor, transport), (cone, remote, "quic"), flow]);
+        assert_eq!(code, Some(2), "{printed}");
+        for part in [
+            &format!("flow.{}: no path from agent symmetric", flow_name(symmetric, remote, transport)),
+            "(behind NAT 192.168.77.11 (varying port))",
+            "agent remote (behind NAT 192.168.77.13 (varying port)): both NATs use another port for each destination",
+            "give both hosts IPv6",
+        ] {
+            assert!(printed.contains(part), "{part}: {printed}");
+        }
+        assert_eq!(printed.matches("no path").count(), 1, "{printed}");
+    }
+    let (code, printed) = stage.check(&[(symmetric, neighbor, "udp")]);
+    assert_eq!(code, Some(0), "{printed}");
+    let (code, printed) = stage.run(&[(symmetric, remote, "udp")], "out", DURATION);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("both NATs use another port for each destination"), "{printed}");
+}
+
 netstage_harness::tests![
+    two_nats_with_varying_ports_are_refused_before_the_run,
     ipv6_is_preferred_where_both_hosts_have_it,
     flows_are_measured_where_the_nats_admit_them_and_refused_elsewhere,
     #[ignore = "takes ten minutes"]

@@ -9,8 +9,9 @@ use std::fs;
 const AGENTS: [&str; 2] = ["left", "right"];
 /// Exit code of a void run.
 const VOID: i32 = 5;
+const RATE: &str = "rate = \"10 Mbit/s\"\nmax_duration = \"1 min\"";
 
-/// Two agents with a rate of 10 Mbit/s, joined by a router that loses nothing.
+/// Two agents with these rules, joined by a router that loses nothing.
 struct LimitedAgents {
     fleet: Fleet,
     _router: Namespace,
@@ -18,10 +19,10 @@ struct LimitedAgents {
 }
 
 impl LimitedAgents {
-    fn new(name: &str) -> LimitedAgents {
+    fn new(name: &str, rules: &str) -> LimitedAgents {
         let fleet = Fleet::new(name, &AGENTS);
         let router = fleet.join_by_router();
-        fleet.write_policy("rate = \"10 Mbit/s\"\nmax_duration = \"1 min\"");
+        fleet.write_policy(rules);
         let mut processes = vec![fleet.serve()];
         processes.extend(fleet.join_all(&AGENTS));
         LimitedAgents { fleet, _router: router, _processes: processes }
@@ -45,7 +46,7 @@ impl LimitedAgents {
 }
 
 fn packets_dropped_by_the_policy_are_not_losses_of_the_path() {
-    let agents = LimitedAgents::new("policy-drops");
+    let agents = LimitedAgents::new("policy-drops", RATE);
     // Means below the policy, and peaks far above it.
     let bursts = "rate = \"40 Mbit/s\", packet = \"1000 B\", on = \"200 ms\", off = \"1 s\"";
     for (name, transport, model) in [
@@ -79,7 +80,7 @@ fn packets_dropped_by_the_policy_are_not_losses_of_the_path() {
 }
 
 fn rates_above_the_policy_with_their_headers_are_refused() {
-    let agents = LimitedAgents::new("policy-headers");
+    let agents = LimitedAgents::new("policy-headers", RATE);
     for (name, flow) in [
         (
             "udp",
@@ -101,7 +102,37 @@ fn rates_above_the_policy_with_their_headers_are_refused() {
     }
 }
 
+fn the_budget_of_a_day_is_named_before_and_in_the_run() {
+    let agents = LimitedAgents::new("policy-day", "bytes_per_day = \"2 MB\"");
+    let udp = |model: &str| {
+        format!(
+            "transport = \"udp\"\ntraffic = {{ model = \"{model}\", rate = \"8 Mbit/s\", packet = \"1000 B\" }}"
+        )
+    };
+    // 8 Mbit/s for 3 s, with headers of 28 bytes for each packet.
+    let (code, printed, record) = agents.run("constant", &udp("cbr"));
+    assert_eq!((code, record), (1, Value::Null), "{printed}");
+    assert!(printed.contains("the run sends at least 3084000 B today with IP headers"), "{printed}");
+    assert!(printed.contains("B are left of `bytes_per_day` = 2000000 B"), "{printed}");
+    // The volume of random traffic is not known before the run.
+    let (code, printed, record) = agents.run("random", &udp("poisson"));
+    let failures = record["failures"].to_string();
+    assert!(
+        failures.contains("dropped by `bytes_per_day` = 2000000 B in the policy"),
+        "{code}: {printed}\n{record:#}"
+    );
+    assert!(!record.to_string().contains("not permitted"), "{record:#}");
+    assert!(record["void"].to_string().contains("packets by `bytes_per_day` = 2000000 B"), "{record:#}");
+    // At most one packet fits into what is left.
+    let transfer = "transport = \"tcp\"\ntraffic = { model = \"bulk\", size = \"100 kB\" }";
+    let (code, printed, _) = agents.run("transfer", transfer);
+    assert_eq!(code, 1, "{printed}");
+    let left = printed.split(" B are left").next().and_then(|before| before.rsplit(' ').next());
+    assert!(left.and_then(|left| left.parse::<u32>().ok()).is_some_and(|left| left < 1028), "{printed}");
+}
+
 netstage_harness::tests![
     packets_dropped_by_the_policy_are_not_losses_of_the_path,
     rates_above_the_policy_with_their_headers_are_refused,
+    the_budget_of_a_day_is_named_before_and_in_the_run,
 ];

@@ -61,6 +61,18 @@ pub(super) struct FlowPath {
     pub reverse: Vec<Hop>,
 }
 
+/// Returns the IP version of a flow, unless the hosts have only the other one.
+fn version(flow: &FlowTable) -> IpVersion {
+    flow.ip.as_ref().map_or(IpVersion::V4, |ip| ip.value)
+}
+
+/// Returns whether a flow may use any IP version. A group has one, and packets without a checksum are those of IPv4.
+fn may_use_any_version(flow: &FlowTable) -> bool {
+    let has_group = flow.multicast.as_ref().is_some_and(|multicast| multicast.group.is_some());
+    let has_checksum = flow.udp.as_ref().is_none_or(|udp| udp.checksum);
+    flow.ip.is_none() && !has_group && has_checksum
+}
+
 /// Returns the packet options of a flow from the table of its transport.
 fn datagrams(flow: &FlowTable) -> DatagramOptions {
     if flow.transport.value == flow::TransportChoice::Tcp {
@@ -120,7 +132,8 @@ impl Builder<'_, '_> {
             to,
             vpn,
             transport: transport?,
-            family: flow.ip.value,
+            family: version(flow),
+            any_version: may_use_any_version(flow),
             datagrams: datagrams(flow),
             traffic: traffic?,
             count: flow.count.value.0 as usize,
@@ -191,7 +204,7 @@ impl Builder<'_, '_> {
                 .push(udp.place, format!("`pacing` has no effect: this flow's transport is \"{}\"", name()));
         }
         if let Some(udp) = flow.udp.as_ref().filter(|udp| !udp.checksum)
-            && flow.ip.value == IpVersion::V6
+            && version(flow) == IpVersion::V6
         {
             self.problems.push(udp.place, "UDP over IPv6 always carries a checksum (RFC 8200 section 8.1)");
         }
@@ -201,7 +214,7 @@ impl Builder<'_, '_> {
             self.problems.push_help(multicast.place, message, "set transport = \"multicast\"");
         }
         if let Some(group) = &multicast.group
-            && group.value.0.is_ipv6() != (flow.ip.value == IpVersion::V6)
+            && group.value.0.is_ipv6() != (version(flow) == IpVersion::V6)
         {
             let message = "this group and the flow have different IP versions";
             self.problems.push_help(group.place, message, "set `ip` of the flow, or choose another group");
@@ -408,7 +421,7 @@ impl Builder<'_, '_> {
         let name = || crate::table::word(flow.transport.value);
         let stream = matches!(flow.transport.value, flow::TransportChoice::Tcp | flow::TransportChoice::Quic);
         let tcp =
-            PacketFraming { stream, headers: u64::from(flow.ip.value.header() + netstage_wire::UDP_HEADER) };
+            PacketFraming { stream, headers: u64::from(version(flow).header() + netstage_wire::UDP_HEADER) };
         let pattern = match &*flow.traffic.value {
             Model::Bulk(bulk) => {
                 if !stream {

@@ -117,6 +117,7 @@ impl Builder<'_, '_> {
             vpn,
             transport: FlowTransport::Tcp(tcp?),
             family: IpVersion::V4,
+            any_version: false,
             datagrams: DatagramOptions::default(),
             traffic: FlowTraffic::Application(application),
             count: 1,

@@ -364,6 +364,7 @@ fn probe(name: &str, flow_path: FlowPath, transport: FlowTransport) -> FlowGroup
         vpn,
         transport,
         family: IpVersion::V4,
+        any_version: false,
         datagrams: DatagramOptions::default(),
         traffic: Pattern::Bulk { size: None }.into(),
         count: 1,

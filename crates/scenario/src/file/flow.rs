@@ -25,8 +25,8 @@ table! {
         vpn: Option<Located<VpnName>>,
         /// Transport protocol.
         transport: Located<TransportChoice> = "tcp",
-        /// IP version.
-        ip: Located<IpVersion> = "v4",
+        /// IP version. Default: "v4"; on `live`, "v6" if that is the only one that both hosts have.
+        ip: Option<Located<IpVersion>>,
         /// TCP settings.
         tcp: Option<Located<Rc<TcpTable>>>,
         /// UDP settings.

@@ -210,6 +210,7 @@ impl PlanBuilder for Plan {
             vpn: None,
             transport,
             family: IpVersion::V4,
+            any_version: false,
             datagrams: DatagramOptions::default(),
             branches: Vec::new(),
             program: None,

@@ -373,9 +373,15 @@ impl OutcomeBuilder {
 
     fn add_remarks_of(&mut self, name: &str, sides: [Option<&&FlowResult>; 2]) {
         for error in sides.into_iter().flatten().filter_map(|side| side.error.as_ref()) {
-            let failure = format!("flow.{name}: {error}");
-            if !self.outcome.failures.contains(&failure) {
-                self.outcome.failures.push(failure);
+            // In an interrupted run, the other end may have stopped before.
+            let (remarks, failure) = match self.is_stopped {
+                true => {
+                    (&mut self.outcome.warnings, format!("flow.{name}: {error}; the run was interrupted"))
+                }
+                false => (&mut self.outcome.failures, format!("flow.{name}: {error}")),
+            };
+            if !remarks.contains(&failure) {
+                remarks.push(failure);
             }
         }
     }

@@ -95,9 +95,9 @@ fn is_answered(group: &FlowGroup) -> bool {
 
 /// Names the rules that dropped packets: `770 packets by "rate" = 10 Mbit/s`.
 fn by_rules(drops: &[PolicyDrops], of: fn(&PolicyDrops) -> u64) -> String {
-    let named = drops.iter().filter(|drops| of(drops) > 0).map(|drops| {
-        let value = if drops.value.is_empty() { String::new() } else { format!(" = {}", drops.value) };
-        format!("{} packets by `{}`{value}", of(drops), drops.rule)
-    });
+    let named = drops
+        .iter()
+        .filter(|drops| of(drops) > 0)
+        .map(|drops| format!("{} packets by {}", of(drops), drops.rule()));
     named.collect::<Vec<_>>().join(", ")
 }

@@ -2,7 +2,7 @@
 
 use netstage_agent::fleet::token::sha256;
 use netstage_host::clock::{self, Epoch, monotonic_ns};
-use netstage_scenario::plan::Plan;
+use netstage_scenario::plan::{IpVersion, Plan};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,6 +21,9 @@ pub struct PendingRun {
     /// Addresses of provider edge routers, by index of the node.
     #[serde(default)]
     pub routers: BTreeMap<usize, IpAddr>,
+    /// Indices of the flow groups for which the agents determined IPv6.
+    #[serde(default)]
+    ipv6: BTreeSet<usize>,
     /// Number by which the agents recognize the controller of the run.
     #[serde(default)]
     pub controller: u64,
@@ -39,7 +42,20 @@ impl PendingRun {
         routers: &BTreeMap<usize, IpAddr>,
     ) -> PendingRun {
         let (addresses, routers) = (addresses.to_vec(), routers.clone());
-        PendingRun { run, digest: digest(plan, seed), addresses, routers, controller, start: None }
+        let groups = plan.flows.iter().enumerate();
+        let determined = groups.filter(|(_, group)| group.any_version && group.family == IpVersion::V6);
+        let ipv6 = determined.map(|(index, _)| index).collect();
+        PendingRun { run, digest: digest(plan, seed), addresses, routers, ipv6, controller, start: None }
+    }
+
+    /// Returns the plan with the IP versions of the run.
+    pub fn settled(&self, plan: &Plan) -> Plan {
+        let mut settled = plan.clone();
+        for (_, group) in settled.flows.iter_mut().enumerate().filter(|(index, _)| self.ipv6.contains(index))
+        {
+            group.family = IpVersion::V6;
+        }
+        settled
     }
 
     /// Returns the start of the run; the current time if it is unknown, as after a restart of the host.
@@ -95,6 +111,11 @@ impl Journal {
     }
 }
 
+/// Returns a digest of plan and seed. IP versions that the agents determined do not count.
 fn digest(plan: &Plan, seed: u64) -> String {
+    let mut plan = plan.clone();
+    for group in plan.flows.iter_mut().filter(|group| group.any_version) {
+        group.family = IpVersion::default();
+    }
     sha256(format!("{seed} {plan:?}").as_bytes())
 }

@@ -6,6 +6,7 @@
 
 mod addressing;
 mod clocks;
+mod ip_versions;
 mod journal;
 mod nat;
 pub mod pair;
@@ -22,6 +23,7 @@ use crate::topology::assignments::{self, PlacedFlow};
 use crate::topology::{distribution, pe, services};
 use addressing::HostAddressing;
 use clocks::ClockAccuracy;
+use ip_versions::NodeAddressLists;
 use journal::{Journal, PendingRun};
 use nat::{KnownNats, PlacedAgents};
 use netstage_agent::controller::{
@@ -80,12 +82,7 @@ pub fn run(
         return Err(RunFailure::Unsupported(refusal));
     }
     let fleet = &means.fleet;
-    if !fleet.is_served() {
-        return Err(RunFailure::Missing {
-            message: format!("no controller serves the fleet in {}", fleet.folder().display()),
-            remedy: "netstage fleet serve --listen ADDRESS:PORT".into(),
-        });
-    }
+    fleet.require_service().map_err(to_stopped)?;
     let mut runs = FleetRuns::read_all(fleet).map_err(to_stopped)?;
     let mut journal = means.journal.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(left) = journal.pending_run(plan, seed) {
@@ -184,14 +181,22 @@ pub fn refusals(plan: &Plan, fleet: &FleetFolder) -> Result<Vec<String>, Startup
     if let Some(refusal) = refusal(plan) {
         return Ok(vec![refusal]);
     }
+    // Without a controller, the last known status counts.
+    fleet.require_service().or_else(|problem| if problem.is_missing { Ok(()) } else { Err(problem) })?;
     let statuses = fleet.agents()?;
     let placed = match placement::agents(plan, &statuses) {
         Ok(placed) => placed,
         Err(unplaced) => return Ok(vec![unplaced.message]),
     };
     let mappings = statuses.iter().map(|status| (status.name.as_str(), &*status.mappings)).collect();
+    let reported = statuses.iter().map(|status| (status.name.as_str(), &*status.addresses)).collect();
+    let lists = NodeAddressLists { plan, placed: &placed, reported };
+    let mut refusals = lists.refusals();
     let nats = KnownNats { plan, placed: &placed, mappings };
-    Ok(nats.refusals(&nats.translated_groups()))
+    let translated = nats.translated_groups();
+    refusals.extend(nats.refusals(&translated));
+    refusals.extend(nats.unreachable(&translated, &lists));
+    Ok(refusals)
 }
 
 /// Addresses of the nodes of a run.
@@ -212,7 +217,8 @@ impl NodeAddresses {
         placed: &BTreeMap<usize, String>,
         translated: &BTreeSet<usize>,
     ) -> Result<NodeAddresses, RunFailure> {
-        let address = |node: usize, family: IpVersion| address(plan, agents, placed, node, family);
+        let lists = NodeAddressLists::of_agents(plan, placed, agents);
+        let address = |node: usize, family: IpVersion| lists.address(node, family);
         let behind_nat = PlacedAgents { nats: KnownNats::of_agents(plan, placed, agents), agents };
         let groups = distribution::groups(plan);
         let mut flows = Vec::new();
@@ -286,6 +292,7 @@ fn parts(
 }
 
 /// Plan, seed and placement of a run.
+#[derive(Clone, Copy)]
 struct RunContext<'a> {
     plan: &'a Plan,
     seed: u64,
@@ -321,6 +328,9 @@ fn conduct(
     journal: &mut Journal,
     attendant: &dyn RunObserver,
 ) -> Result<RunOutcome, AttemptFailure> {
+    let settled = NodeAddressLists::of_agents(context.plan, context.placed, agents).settle();
+    let settled = settled.map_err(|problems| RunFailure::Unsupported(problems.join("\n")))?;
+    let context = &RunContext { plan: &settled, ..*context };
     let &RunContext { plan, seed, placed, .. } = context;
     let nats = KnownNats::of_agents(plan, placed, agents);
     let translated = nats.translated_groups();
@@ -447,6 +457,7 @@ fn outcome(
         .filter_map(|flows| Some((placed.get(&flows.from)?.clone(), placed.get(&flows.to)?.clone())));
     let warnings = clocks.map(|clocks| clocks.remarks(pairs)).unwrap_or_default();
     let mut differences = differences_of_hosts(context, !services.is_empty());
+    differences.extend(ip_versions::remarks(plan, placed));
     differences.extend(nat::remarks(parts));
     let remarks = StageRemarks { differences, void, warnings, ..StageRemarks::default() };
     conductor::conclude(&found, seed, logs, collected, remarks, |loss| {
@@ -492,34 +503,4 @@ fn watched(reports: &[AgentReport]) -> WatchedWindows {
         all.missing.extend(missing.iter().map(|reason| format!("at node.{}: {reason}", report.node)));
     }
     all
-}
-
-/// Returns the address of a node for flows of this IP version.
-fn address(
-    plan: &Plan,
-    agents: &ControlledAgents,
-    placed: &BTreeMap<usize, String>,
-    node: usize,
-    family: IpVersion,
-) -> Result<IpAddr, RunFailure> {
-    let (name, agent) = (&plan.nodes[node].name, &placed[&node]);
-    let has_version = |address: &IpAddr| address.is_ipv4() == (family == IpVersion::V4);
-    let (version, other) = if family == IpVersion::V4 { ("IPv4", "v6") } else { ("IPv6", "v4") };
-    match plan.nodes[node].placement.as_ref().and_then(|place| place.address) {
-        Some(configured) if has_version(&configured) => Ok(configured),
-        Some(configured) => Err(RunFailure::Unsupported(format!(
-            "node.{name}: the address in [place] is {configured}, but the flows use {version}; configure an {version} \
-             address, or set `ip = \"{other}\"` for the flows and tests"
-        ))),
-        None => agents.addresses(agent).iter().copied().find(has_version).ok_or_else(|| {
-            let remedy = match agents.addresses(agent).iter().any(|address| !address.is_loopback()) {
-                true => format!("set `ip = \"{other}\"` for the flows and tests, or add "),
-                false => "add ".into(),
-            };
-            RunFailure::Failed(format!(
-                "node.{name}: agent {agent} reports no {version} address; {remedy}{name} = {{ agent = \"{agent}\", \
-                 address = \"…\" }} to [place]"
-            ))
-        }),
-    }
 }

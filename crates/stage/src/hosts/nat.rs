@@ -1,6 +1,7 @@
 //! Flows between agents of which at least one is behind NAT. Before the consents of a run, the agents search a path for
 //! each of them. A run with a flow that no path admits is refused, and names both agents.
 
+use super::ip_versions::NodeAddressLists;
 use crate::topology::assignments::PlacedFlow;
 use netstage_agent::controller::ControlledAgents;
 use netstage_agent_api::path::{
@@ -12,6 +13,11 @@ use netstage_scenario::outcome::RunFailure;
 use netstage_scenario::plan::{FlowGroup, FlowTransport, IpVersion, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+
+/// Cause and remedy of a missing path between two NATs with varying ports.
+const BOTH_VARY: &str =
+    "both NATs use another port for each destination, so that neither end can know the port of the other";
+const VARYING_REMEDY: &str = "place one end at a host with a public or 1:1 address, give both hosts IPv6, or have one NAT keep its ports";
 
 /// NATs in front of the agents of a plan, as far as the controller knows them.
 pub struct KnownNats<'a> {
@@ -106,6 +112,43 @@ impl<'a> KnownNats<'a> {
             }
         }
         refusals
+    }
+
+    /// Returns whether the port of a node depends on the destination at each address that the controller knows.
+    fn varies(&self, node: usize) -> bool {
+        let mappings = self.placed.get(&node).and_then(|agent| self.mappings.get(agent.as_str()));
+        mappings.is_some_and(|mappings| {
+            !mappings.is_empty() && mappings.iter().all(|mapping| mapping.is_translated() && mapping.varies)
+        })
+    }
+
+    /// Returns whether both ends of a flow are behind NATs with varying ports, and not behind the same one.
+    fn are_both_varying(&self, group: &FlowGroup) -> bool {
+        let public = |node: usize| self.translated(node).map(|mapping| mapping.mapped.ip());
+        self.varies(group.from) && self.varies(group.to) && public(group.from) != public(group.to)
+    }
+
+    /// Returns why flows of these groups have no path, as far as the kinds of the NATs determine it: both ends would have to
+    /// know the port of the other, and neither can.
+    pub fn unreachable(&self, groups: &BTreeSet<usize>, addresses: &NodeAddressLists) -> Vec<String> {
+        let groups = groups.iter().map(|index| &self.plan.flows[*index]);
+        let unreachable = groups.filter(|group| {
+            let is_searched =
+                matches!(group.transport, FlowTransport::Udp | FlowTransport::Quic | FlowTransport::Tcp(_))
+                    && group.program.is_none();
+            let have_ipv6 = [group.from, group.to].iter().all(|node| addresses.has(*node, IpVersion::V6));
+            is_searched && !have_ipv6 && self.are_both_varying(group)
+        });
+        let reason = |group: &FlowGroup| {
+            let [from, to] = [group.from, group.to].map(|node| self.describe(node));
+            let network =
+                "set the `address` of both nodes in [place], if a network without NAT connects them";
+            format!(
+                "flow.{}: no path from {from} to {to}: {BOTH_VARY}; {VARYING_REMEDY}, or {network}",
+                group.name
+            )
+        };
+        unreachable.map(reason).collect()
     }
 
     /// Returns a node's agent with the NAT in front of it.
@@ -250,6 +293,8 @@ impl PlacedAgents<'_> {
                 "neither can open a TCP connection to the other",
                 "use transport = \"udp\" or \"quic\", place one end at a host with a public or 1:1 address, or use IPv6",
             )
+        } else if self.nats.are_both_varying(group) {
+            (BOTH_VARY, VARYING_REMEDY)
         } else {
             (
                 "their path checks over UDP were not answered",

@@ -157,6 +157,7 @@ mod tests {
             clock: None,
             wall_clock: None,
             capabilities: Vec::new(),
+            addresses: Vec::new(),
             mappings: Vec::new(),
             certificate_expires_s: 0,
         }

@@ -209,11 +209,13 @@ fn is_histogram(buckets: &[(u64, u64)]) -> bool {
         && buckets.last().is_none_or(|(value, _)| *value <= MAX_DURATION_NS)
 }
 
-/// Returns contradictions between reports of a run of this duration: flows with more datagrams received than sent.
+/// Returns contradictions between reports of a run of this duration: flows with more datagrams received than sent. A report
+/// of an interrupted run ends earlier than the other one, so it contradicts none; its own reasons void the run.
 pub fn contradictions(reports: &[AgentReport], duration: Duration) -> Vec<VoidReason> {
     let mut sent: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
     let total = |flow: &FlowResult, value: fn(&BinCounts) -> u64| flow.bins.iter().map(value).sum::<u64>();
-    let flows = || reports.iter().flat_map(|report| report.flows.iter().map(move |flow| (report, flow)));
+    let complete = reports.iter().filter(|report| report.void.is_empty() && !report.stopped);
+    let flows = || complete.clone().flat_map(|report| report.flows.iter().map(move |flow| (report, flow)));
     for (report, flow) in flows().filter(|(_, flow)| flow.sends) {
         sent.insert(&flow.name, (total(flow, |counts| counts.sent), &report.node));
     }
@@ -365,5 +367,18 @@ mod tests {
         let found =
             contradictions(&[report("a", true, 100), report("b", false, 101)], Duration::from_secs(2));
         assert!(found[0].contains("202 packets received, but node.a 200 sent"), "{found:?}");
+        // The sender's counters end before those of the receiver.
+        let killed = VoidReason::new(
+            "agent a",
+            "was killed during the run; its counters end",
+            FaultTime::At(Instant::ZERO),
+        );
+        for interrupted in [
+            AgentReport { void: vec![killed], ..report("a", true, 100) },
+            AgentReport { stopped: true, ..report("a", true, 100) },
+        ] {
+            let found = contradictions(&[interrupted, report("b", false, 101)], Duration::from_secs(2));
+            assert!(found.is_empty(), "{found:?}");
+        }
     }
 }

@@ -33,6 +33,8 @@ pub fn resume(
     left: PendingRun,
     attendant: &dyn RunObserver,
 ) -> Result<Option<RunOutcome>, RunFailure> {
+    let settled = left.settled(context.plan);
+    let context = &RunContext { plan: &settled, ..*context };
     let &RunContext { plan, seed, placed, .. } = context;
     let run = left.run;
     let Ok(members) = assignments::members_at(plan, |group| left.addresses[group]) else { return Ok(None) };
