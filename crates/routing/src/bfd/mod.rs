@@ -44,7 +44,7 @@ impl fmt::Display for BfdNeighbor {
 pub struct BfdReport {
     /// Neighbor.
     pub neighbor: BfdNeighbor,
-    /// What has happened.
+    /// Change of the session.
     pub change: BfdChange,
     /// State of the session; `None` if there is none.
     pub status: Option<BfdStatus>,

@@ -244,7 +244,7 @@ fn a_router_runs_the_sessions_of_bfdd() {
 
     far.signal("-TERM");
     assert!(within(TIMEOUT, || far.child().try_wait().unwrap().is_some()));
-    assert!(within(TIMEOUT, || is("down") && session(&folder, 0).state == "down"), "{:?}", show("peers"));
+    assert!(within(TIMEOUT, || is("down") && session(&folder, 0).state != "up"), "{:?}", show("peers"));
     let _far = start_in(&world.routers[1], &folder, 1, TIMEOUT);
     assert!(within(TIMEOUT, || known().iter().any(|session| session.state == "up")), "{:?}", known());
     assert!(within(TIMEOUT, || is("up")), "{:?}", show("peers"));
