@@ -24,6 +24,7 @@ pub mod process_namespace;
 pub mod qdiscs;
 pub mod route_monitor;
 pub mod routes;
+mod rules;
 pub mod settings;
 mod spawn;
 pub mod supervision;

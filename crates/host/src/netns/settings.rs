@@ -1,7 +1,10 @@
-//! Temporary changes of the settings (sysctl(8)) of a namespace.
+//! Temporary changes of the settings of a namespace: sysctl(8), and rules of IPv6 routing.
 
-use super::Namespace;
+use super::{Namespace, Netlink};
 use std::io;
+
+/// Prefix of the names of rules of [`TemporarySettings::drop_ipv6_transit`], before the name of the link.
+const RULE: &str = "ip -6 rule iif ";
 
 /// Changed settings with their previous values, which are restored on drop.
 #[derive(Debug)]
@@ -34,6 +37,18 @@ impl TemporarySettings {
         Ok(())
     }
 
+    /// Makes the kernel drop IPv6 packets from a link that are not for this host.
+    pub fn drop_ipv6_transit(&mut self, link: &str) -> io::Result<()> {
+        Netlink::open(&self.namespace)
+            .and_then(|mut netlink| netlink.drop_ipv6_transit(link))
+            .map_err(|error| error.source)?;
+        let name = ipv6_transit_rule(link);
+        if !self.before.iter().any(|(changed, _)| *changed == name) {
+            self.before.push((name, String::new()));
+        }
+        Ok(())
+    }
+
     /// Makes the changes permanent.
     pub fn make_permanent(&mut self) {
         self.before.clear();
@@ -50,10 +65,19 @@ impl TemporarySettings {
         self.before = others;
         let selected: Vec<(String, String)> = selected;
         // An interface that is gone has no settings.
-        let restored =
-            selected.into_iter().rev().filter(|(name, value)| self.namespace.sysctl(name, value).is_ok());
+        let restored = selected.into_iter().rev().filter(|(name, value)| match name.strip_prefix(RULE) {
+            Some(link) => Netlink::open(&self.namespace)
+                .and_then(|mut netlink| netlink.permit_ipv6_transit(link))
+                .is_ok(),
+            None => self.namespace.sysctl(name, value).is_ok(),
+        });
         restored.map(|(name, _)| name).collect()
     }
+}
+
+/// Returns the name of the rule that drops IPv6 packets from a link.
+pub fn ipv6_transit_rule(link: &str) -> String {
+    format!("{RULE}{link}")
 }
 
 impl Drop for TemporarySettings {

@@ -60,6 +60,7 @@ netstage_harness::main![
     router::bfd,
     router::changes,
     router::freertr,
+    router::kernel,
     router::killed,
     router::limits,
     router::output,

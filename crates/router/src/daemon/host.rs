@@ -9,7 +9,7 @@ use netstage_core::forward::lpm::LpmShape;
 use netstage_core::quantity::BitRate;
 use netstage_host::netns::netlink::NetlinkError;
 use netstage_host::netns::routes::{Metrics, StaticRoute};
-use netstage_host::netns::settings::TemporarySettings;
+use netstage_host::netns::settings::{TemporarySettings, ipv6_transit_rule};
 use netstage_host::netns::{Namespace, Netlink};
 use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_host::ports::tun::{Tun, TunLayer};
@@ -171,8 +171,8 @@ impl RouterHost {
 
     /// Disables the kernel's forwarding of packets from an interface. Returns a warning to log on failure.
     pub fn take_over(&self, settings: &mut TemporarySettings, name: &str) -> Option<String> {
-        let settings = ["ipv4", "ipv6"].map(|version| settings.set(&forwarding(version, name), "0"));
-        let error = settings.into_iter().find_map(Result::err)?;
+        let ipv4 = settings.set(&forwarding(name), "0");
+        let error = ipv4.and_then(|()| settings.drop_ipv6_transit(name)).err()?;
         Some(format!("{name}: the kernel may still forward packets from this interface: {error}"))
     }
 
@@ -231,15 +231,15 @@ pub(super) fn no_interface(name: &str) -> StartupError {
     )
 }
 
-/// Returns the forwarding setting of an interface. The slash syntax is required because the name may contain
+/// Returns the IPv4 forwarding setting of an interface. The slash syntax is required because the name may contain
 /// dots.
-fn forwarding(version: &str, name: &str) -> String {
-    format!("net/{version}/conf/{name}/forwarding")
+fn forwarding(name: &str) -> String {
+    format!("net/ipv4/conf/{name}/forwarding")
 }
 
 /// Returns whether a setting belongs to an interface.
 pub(super) fn is_setting_of(setting: &str, name: &str) -> bool {
-    ["ipv4", "ipv6"].iter().any(|version| setting == forwarding(version, name))
+    setting == forwarding(name) || setting == ipv6_transit_rule(name)
 }
 
 /// Creates the tables, in kernel memory if the XDP program can be loaded. Reports why it cannot.

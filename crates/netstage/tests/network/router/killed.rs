@@ -67,7 +67,9 @@ fn forwarding_ends_with_a_killed_router_and_settings_are_restored() {
     assert_eq!(world.forwards(), "0");
     let (code, printed) = clean(&world, &folder);
     assert!(
-        code == Some(0) && printed.contains("restored net/ipv4/conf/edge0/forwarding"),
+        code == Some(0)
+            && printed.contains("restored net/ipv4/conf/edge0/forwarding")
+            && printed.contains("restored ip -6 rule iif edge0"),
         "{code:?} {printed}"
     );
     assert_eq!(world.forwards(), "1");

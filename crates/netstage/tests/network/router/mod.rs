@@ -4,6 +4,7 @@
 pub mod bfd;
 pub mod changes;
 pub mod freertr;
+pub mod kernel;
 pub mod killed;
 pub mod limits;
 mod network;
