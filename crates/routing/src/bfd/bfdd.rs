@@ -143,18 +143,22 @@ struct Worker<L> {
 
 impl<L: Fn(String)> Worker<L> {
     fn run(&self) {
-        while !self.shared.is_stopping.load(Ordering::Acquire) {
+        while !self.is_stopping() {
             if let Ok(stream) = UnixStream::connect(&self.path) {
                 (self.log)(format!("connected to bfdd at {}", self.path.display()));
                 let ended = self.serve(stream);
                 self.shared.connection().close();
-                if !self.shared.is_stopping.load(Ordering::Acquire) {
+                if !self.is_stopping() {
                     let reason = ended.err().map_or("it has ended".into(), |error| error.to_string());
                     (self.log)(format!("the connection to bfdd has ended: {reason}"));
                 }
             }
             thread::park_timeout(RETRY);
         }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.shared.is_stopping.load(Ordering::Acquire)
     }
 
     /// Handles the requests of a connection until it ends.
@@ -168,7 +172,7 @@ impl<L: Fn(String)> Worker<L> {
             connection.sessions.values_mut().for_each(|(_, added)| *added = None);
         }
         let mut bytes = Vec::new();
-        loop {
+        while !self.is_stopping() {
             // One message at a time: bfdd sends few.
             let missing = match bytes.first_chunk::<HEADER>() {
                 None => HEADER - bytes.len(),
@@ -192,6 +196,7 @@ impl<L: Fn(String)> Worker<L> {
                 self.forget_old();
             }
         }
+        Ok(())
     }
 
     fn handle(&self, version: u8, request: PlaneRequest<'_>) {
