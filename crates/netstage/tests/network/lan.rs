@@ -179,21 +179,27 @@ fn differing(before: &str, after: &str) -> usize {
 }
 
 fn growth_renumbers_a_lan_exchange_but_not_an_mpls_exchange() {
+    // The exchange of the paper has no bypass LSPs.
+    let plain = EXCHANGE.replace("bfd = \"50 ms\"\n", "");
+    assert_ne!(plain, EXCHANGE);
     let table = [
         ("LAN, member 21 of max 30", growth(&lan(20), &lan(21))),
         ("LAN, member 31, which exceeds the prefix", growth(&lan(30), &lan(31))),
-        ("MPLS-IX, member 21", growth(EXCHANGE, &with_a_member(EXCHANGE))),
-        ("MPLS-IX, a seventh site", growth(EXCHANGE, &with_a_site(EXCHANGE))),
+        ("MPLS-IX, member 21", growth(&plain, &with_a_member(&plain))),
+        ("MPLS-IX, a seventh site", growth(&plain, &with_a_site(&plain))),
+        ("MPLS-IX with bypass LSPs, a seventh site", growth(EXCHANGE, &with_a_site(EXCHANGE))),
     ];
     println!("| | routers | changed | lines | renumbered |\n| :-- | --: | --: | --: | --: |");
     for (change, ExchangeGrowth { routers, changed, lines, renumbered }) in &table {
         println!("| {change} | {routers} | {changed} | {lines} | {renumbered} |");
     }
-    let [within_prefix, beyond_prefix, member, site] = table.map(|(_, growth)| growth);
+    let [within_prefix, beyond_prefix, member, site, protected] = table.map(|(_, growth)| growth);
     assert_eq!((within_prefix.renumbered, member.renumbered, site.renumbered), (0, 0, 0));
     assert_eq!(beyond_prefix.renumbered, beyond_prefix.routers);
     // The sites connected to the new one.
     assert_eq!(site.changed, 2);
+    // And those with a shorter way around a link through it.
+    assert_eq!((protected.changed, protected.renumbered), (3, 0));
 }
 
 /// Broadcast frames that a host receives and that are not addressed to it.
