@@ -1,7 +1,7 @@
 //! Tests of the documentation: pages without privileged commands are executed, and the commands of all others are
 //! checked.
 
-use crate::support::{TemporaryFolder, project, run_page_for_anybody};
+use crate::support::{TemporaryFolder, netstage, project, run_page_for_anybody};
 use netstage_harness::needs;
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,6 +16,20 @@ fn the_getting_started_page_works() {
         assert!(output.contains(part), "{part}");
     }
     assert!(folder.join("figures/fairness.svg").exists() && folder.join("scenario.schema.json").exists());
+}
+
+/// The first output that a reader sees is the present one.
+fn the_readme_shows_the_output_of_its_command() {
+    let folder = TemporaryFolder::new("readme");
+    let output = netstage(&["run", "scenarios/examples/fair-two-vpns.toml", "--out"])
+        .arg(folder.join("out"))
+        .current_dir(project())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let table: Vec<&str> = printed.lines().skip_while(|line| !line.starts_with("weight ")).take(4).collect();
+    let readme = fs::read_to_string(project().join("README.md")).unwrap();
+    assert!(table.len() == 4 && readme.contains(&table.join("\n")), "not in README.md:\n{printed}");
 }
 
 /// Returns the pages in a folder of the project.
@@ -265,6 +279,7 @@ fn each_security_promise_has_a_test() {
 
 netstage_harness::tests![
     the_getting_started_page_works,
+    the_readme_shows_the_output_of_its_command,
     documented_commands_and_their_options_exist,
     documented_tests_and_targets_exist,
     links_between_pages_are_valid,
