@@ -18,8 +18,10 @@ mod summary;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use exit::Failure;
 #[cfg(feature = "full")]
-use netstage_host::netns::process_namespace::HeldOptions;
-use netstage_host::netns::{process_namespace, supervision};
+use netstage_host::netns::{
+    process_namespace::{self, HeldOptions},
+    supervision,
+};
 use std::process::ExitCode;
 
 /// Stage networks, measure how they perform, and share them fairly among VPNs
