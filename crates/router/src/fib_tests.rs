@@ -224,7 +224,7 @@ fn packets_to_a_failed_neighbor_take_its_backup_path() {
     assert_eq!(paths(&tables), working);
     fib.set_failed(&mut tables, near, true);
     assert_eq!(paths(&tables), failed);
-    // What becomes known of the other neighbor and the other interface applies to the backup path.
+    // Changes of the other neighbor and of its interface apply to the backup path.
     fib.set_neighbor(&mut tables, other, Some(NEIGHBOR_MAC));
     let incoming = IncomingInterface { table: 0, mpls: true, rsvp: false };
     fib.set_interface(&mut tables, 2, FibInterface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, incoming });

@@ -72,7 +72,7 @@ impl Fib {
         }
     }
 
-    /// Updates the targets with several paths that contain such a path.
+    /// Updates the targets that divide packets among several paths, at least one of which is affected.
     fn revise_targets(&self, tables: &mut Tables, is_affected: impl Fn(&RoutePath) -> bool) {
         for ((to, _), target) in self.targets.all() {
             if let Destination::Paths(paths) = to

@@ -125,11 +125,7 @@ impl BfdDriver {
         if self.sockets.iter().any(|socket| socket.address().is_ipv4() == is_ipv4) {
             return Ok(());
         }
-        let any: IpAddr = match is_ipv4 {
-            true => Ipv4Addr::UNSPECIFIED.into(),
-            false => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let bind = || PacketSocket::bind(SocketAddr::new(any, CONTROL_PORT));
+        let bind = || PacketSocket::bind(SocketAddr::new(unspecified(is_ipv4), CONTROL_PORT));
         let socket = self.namespace.run(bind).flatten()?;
         self.waiter.add(self.sockets.len(), Some(socket.socket().as_fd()))?;
         self.sockets.push(socket);
@@ -294,14 +290,18 @@ impl BfdDriver {
     }
 }
 
+/// Returns the address that stands for all of an IP version.
+fn unspecified(is_ipv4: bool) -> IpAddr {
+    match is_ipv4 {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 /// Opens a socket that sends to neighbors on an interface, with a source port of its own.
 fn sending_socket(interface: &str, neighbor: IpAddr) -> io::Result<PacketSocket> {
-    let any: IpAddr = match neighbor {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
     for port in SOURCE_PORTS {
-        match PacketSocket::bind(SocketAddr::new(any, port)) {
+        match PacketSocket::bind(SocketAddr::new(unspecified(neighbor.is_ipv4()), port)) {
             Ok(socket) => {
                 socket.socket().bind_device(Some(interface.as_bytes()))?;
                 return Ok(socket);

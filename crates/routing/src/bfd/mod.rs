@@ -59,7 +59,7 @@ pub enum BfdChange {
     Failed(Diagnostic),
     /// One of the sides has disabled the session: says nothing about the path (RFC 5882 section 3.2).
     Disabled,
-    /// There is no session, or its packets cannot be sent. Reported once until it is resolved.
+    /// The session cannot be added, or its packets cannot be sent, for this reason. Each fault is reported once.
     Fault(String),
 }
 
