@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lists the skipped tests and counts the others, at the end of scripts/test.sh.
+"""Lists the skipped and repeated tests and counts the others, at the end of scripts/test.sh.
 
 With CI=true in the environment, every skipped test must be in tests/absent.toml, and every entry there must match a
 skipped test. If an entry has `doctor`, `netstage doctor` must report that feature as missing.
@@ -24,6 +24,7 @@ PYTEST = re.compile(r"^SKIPPED \[(\d+)\] ([^:\s]+(?::\d+)?): (.*)$", re.MULTILIN
 PYTEST_END = re.compile(r"(\d+) (passed|failed|error|skipped)")
 VITEST_END = re.compile(r"^ +Tests .*$", re.MULTILINE)
 VITEST_SKIP = re.compile(r"^ +↓ (.*?)(?: \[(.*)\])?$", re.MULTILINE)
+VITEST_REPEATED = re.compile(r"^ +[✓×] (.*?)(?: +\d+ms)? \(retry x\d+\)", re.MULTILINE)
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -32,11 +33,12 @@ def read(path):
 
 
 def rust(report):
-    """Returns passed, failed, and the skipped tests as (name, kind, reason)."""
-    text, skips = read(report / "rust.log"), []
+    """Returns passed, failed, and the skipped and repeated tests as (name, kind, reason)."""
+    text = read(report / "rust.log")
     counts = [sum(int(found[n]) for found in RESULT.findall(text)) for n in range(3)]
     harness = [line.split("\t") for line in read(report / "skips").splitlines()]
-    skips += [(f"{binary}::{test}", kind, reason) for binary, test, kind, reason in harness]
+    listed = [(f"{binary}::{test}", kind, reason) for binary, test, kind, reason in harness]
+    skips, repeated = [[entry for entry in listed if (entry[1] == "repeated") == which] for which in (False, True)]
     binaries = {binary for binary, *_ in harness}
     parts = BINARY.split(text)
     # Each part follows the name of its test binary or doc-test crate. Binaries with netstage's harness report in a file.
@@ -48,7 +50,7 @@ def rust(report):
     if len(skips) != counts[2]:
         print(f"error: {counts[2]} tests ignored, but the output names {len(skips)}", file=sys.stderr)
         counts[1] += 1
-    return counts[0], counts[1], skips
+    return counts[0], counts[1], skips + repeated
 
 
 def python(report):
@@ -63,6 +65,7 @@ def web(report):
     text = read(report / "web.log")
     count = lambda what: sum(int(n) for n in re.findall(rf"(\d+) {what}", " ".join(VITEST_END.findall(text))))
     skips = [(f"web::{name}", "missing", reason or "no browser, program or root") for name, reason in VITEST_SKIP.findall(text)]
+    skips += [(f"web::{name}", "repeated", "failed once") for name in VITEST_REPEATED.findall(text)]
     return count("passed"), count("failed"), skips
 
 
@@ -111,17 +114,23 @@ def main():
     for suite in (rust, python, web):
         more = suite(options.report)
         passed, failed, skips = passed + more[0], failed + more[1], skips + more[2]
+    repeated = [(name, reason) for name, kind, reason in skips if kind == "repeated"]
+    skips = [entry for entry in skips if entry[1] != "repeated"]
     print("\nskipped:" if skips else "\nno test was skipped")
     for title, wanted in [("", ("missing",)), ("busy", ("busy",)), ("runs in make test", ("slow",)), ("runs in make test-full", ("ignored",))]:
         for name, kind, reason in sorted(skips):
             if kind in wanted:
                 print(f"  {name}: {reason}{f' ({title})' if title else ''}")
+    if repeated:
+        print("run twice, the second time alone:")
+        for name, reason in sorted(repeated):
+            print(f"  {name}: {reason}")
     faults = judge(skips, options.program) if os.environ.get("CI") == "true" else []
     for fault in faults:
         print(f"error: {fault}", file=sys.stderr)
     for name in options.failed.split():
         print(f"error: the {name} tests failed: {options.report / name}.log", file=sys.stderr)
-    print(f"{passed} passed, {failed} failed, {len(skips)} skipped")
+    print(f"{passed} passed, {failed} failed, {len(skips)} skipped, {len(repeated)} run twice")
     return 1 if failed or options.failed or faults else 0
 
 

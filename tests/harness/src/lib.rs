@@ -25,9 +25,13 @@
 //! Such a binary has `harness = false` in its crate's `Cargo.toml`. A test missing from all lists is dead code,
 //! which the compiler reports.
 //!
+//! Tests of one binary run beside each other, and many measure real time. A test that fails beside others, or finds the
+//! machine too busy, is run once more alone, with the same [`seed`]. It fails if it fails alone too; the output and the
+//! report name each test that was repeated.
+//!
 //! Two environment variables control a run: `NETSTAGE_TESTS=quick` leaves out tests that need a privilege, a
-//! namespace or more than a second, and `NETSTAGE_TESTS_REPORT` names a file to which each skip is appended,
-//! for `scripts/test.sh`.
+//! namespace or more than a second, and `NETSTAGE_TESTS_REPORT` names a file to which each skip and each
+//! repeated test is appended, for `scripts/test.sh`.
 //!
 //! Invariant: a test that returns has run to its end.
 
@@ -39,14 +43,20 @@ pub mod scenario;
 pub use folder::{TemporaryFolder, within};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use report::SkipReport;
+use report::TestReport;
+use std::any::Any;
+use std::collections::HashMap;
 use std::panic::resume_unwind;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::thread;
 
 /// Number of concurrent tests per processor.
 const TESTS_PER_PROCESSOR: usize = 2;
+
+/// The machine: each test shares it, and a repeated test has it alone.
+static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Kind of skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,11 +103,14 @@ fn unwind(kind: SkipKind, reason: impl Into<String>) -> ! {
     resume_unwind(Box::new(Skip { kind, reason: reason.into() }))
 }
 
-/// Returns and prints the seed of a suite of random cases: a new one in every run, or that in `NETSTAGE_SEED`.
+/// Returns and prints the seed of a suite of random cases: a new one in every run, or that in `NETSTAGE_SEED`. A repeated
+/// test gets the same.
 pub fn seed(suite: &str) -> u64 {
+    static SEEDS: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::default);
     let given = std::env::var("NETSTAGE_SEED").ok().and_then(|seed| seed.parse().ok());
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
-    let seed = given.unwrap_or(now % 1_000_000_000);
+    let mut seeds = SEEDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let seed = *seeds.entry(suite.to_owned()).or_insert(given.unwrap_or(now % 1_000_000_000));
     eprintln!("{suite}: seed {seed} (repeat with NETSTAGE_SEED={seed})");
     seed
 }
@@ -119,10 +132,16 @@ impl ListedTest {
         ListedTest { name, ignored, run }
     }
 
-    fn trial(self, arguments: &Arguments, report: &Arc<SkipReport>) -> Trial {
+    fn trial(self, arguments: &Arguments, report: &Arc<TestReport>) -> Trial {
         let ListedTest { name, ignored, run } = self;
         let (report_handle, test_name) = (Arc::clone(report), name.clone());
-        let trial = Trial::ignorable_test(name, move || outcome(&test_name, run, &report_handle));
+        let trial = Trial::ignorable_test(name, move || {
+            let outcome = outcome(&test_name, run, &report_handle);
+            if let Outcome::Skipped(skip) = &outcome {
+                report_handle.skipped(&test_name, skip.kind, &skip.reason);
+            }
+            outcome.completion()
+        });
         let trial = trial.with_ignored_flag(ignored.is_some());
         if let Some(reason) = ignored
             && !arguments.list
@@ -135,17 +154,52 @@ impl ListedTest {
     }
 }
 
+/// How an attempt at a test ended.
+enum Outcome {
+    Completed,
+    Skipped(Skip),
+    Failed(Box<dyn Any + Send>),
+}
+
+impl Outcome {
+    fn completion(self) -> Result<Completion, Failed> {
+        match self {
+            Outcome::Completed => Ok(Completion::Completed),
+            Outcome::Skipped(skip) => Ok(Completion::ignored_with(skip.reason)),
+            Outcome::Failed(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+/// Runs a test beside others, and once more alone if it may have lacked the machine.
+fn outcome(name: &str, run: fn(), report: &TestReport) -> Outcome {
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    let shared = MACHINE.read();
+    let before = RUNNING.fetch_add(1, Ordering::Relaxed);
+    let outcome = attempt(name, run);
+    let after = RUNNING.fetch_sub(1, Ordering::Relaxed) - 1;
+    drop(shared);
+    let reason = match &outcome {
+        Outcome::Completed => return outcome,
+        _ if before + after == 0 => return outcome,
+        Outcome::Skipped(skip) if skip.kind != SkipKind::Busy => return outcome,
+        Outcome::Skipped(skip) => &skip.reason,
+        Outcome::Failed(_) => "failed beside other tests",
+    };
+    eprintln!("test {name} is run again alone: {reason}");
+    report.repeated(name, reason);
+    let _alone = MACHINE.write();
+    attempt(name, run)
+}
+
 /// Runs a test in its own thread, because some tests change their thread permanently, for example its
 /// namespace.
-fn outcome(name: &str, run: fn(), report: &SkipReport) -> Result<Completion, Failed> {
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
-    let Err(payload) = thread.join() else { return Ok(Completion::Completed) };
+fn attempt(name: &str, run: fn()) -> Outcome {
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(run).expect("a thread for the test");
+    let Err(payload) = thread.join() else { return Outcome::Completed };
     match payload.downcast::<Skip>() {
-        Ok(skip) => {
-            report.skipped(name, skip.kind, &skip.reason);
-            Ok(Completion::ignored_with(skip.reason))
-        }
-        Err(panic) => resume_unwind(panic),
+        Ok(skip) => Outcome::Skipped(*skip),
+        Err(panic) => Outcome::Failed(panic),
     }
 }
 
@@ -156,7 +210,7 @@ pub fn run(lists: impl IntoIterator<Item = Vec<ListedTest>>) -> ExitCode {
     // The tests mostly wait for sessions, timers and trials.
     let processors = thread::available_parallelism().map_or(1, usize::from);
     arguments.test_threads.get_or_insert(TESTS_PER_PROCESSOR * processors);
-    let report = Arc::new(SkipReport::of_environment());
+    let report = Arc::new(TestReport::of_environment());
     let tests = interleave(lists).into_iter().map(|test| test.trial(&arguments, &report));
     libtest_mimic::run(&arguments, tests.collect()).exit_code()
 }
@@ -206,9 +260,42 @@ macro_rules! main {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
 
     #[test]
     fn lists_are_merged_in_turn() {
         assert_eq!(interleave([vec![1, 4], vec![], vec![2, 5, 6], vec![3]]), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_test_that_fails_beside_others_is_run_again_alone() {
+        static OTHER_RUNS: AtomicBool = AtomicBool::new(false);
+        static ATTEMPTS: AtomicUsize = AtomicUsize::new(0);
+        fn other() {
+            OTHER_RUNS.store(true, Ordering::SeqCst);
+            assert!(within(Duration::from_secs(60), || ATTEMPTS.load(Ordering::SeqCst) > 0));
+            OTHER_RUNS.store(false, Ordering::SeqCst);
+        }
+        fn fails_beside_another() {
+            let is_first = ATTEMPTS.fetch_add(1, Ordering::SeqCst) == 0;
+            assert!(!is_first && !OTHER_RUNS.load(Ordering::SeqCst));
+        }
+        fn fails_always() {
+            panic!("it fails alone, too");
+        }
+        let folder = TemporaryFolder::new("repeated");
+        let report = TestReport::new(Some(folder.join("report")));
+        thread::scope(|scope| {
+            scope.spawn(|| assert!(matches!(outcome("other", other, &report), Outcome::Completed)));
+            assert!(within(Duration::from_secs(60), || OTHER_RUNS.load(Ordering::SeqCst)));
+            let repeated = outcome("first", fails_beside_another, &report);
+            assert!(matches!(repeated, Outcome::Completed));
+        });
+        assert!(matches!(outcome("second", fails_always, &report), Outcome::Failed(_)));
+        assert_eq!(ATTEMPTS.load(Ordering::SeqCst), 2);
+        let text = std::fs::read_to_string(folder.join("report")).unwrap();
+        let lines: Vec<_> = text.lines().map(|line| line.split('\t').skip(1).collect::<Vec<_>>()).collect();
+        assert_eq!(lines, [["first", "repeated", "failed beside other tests"]]);
     }
 }

@@ -70,9 +70,12 @@ fn the_unit_starts_the_router() {
     let mut command = as_service("netstage-router.service");
     command.args(["router", "run"]).arg(folder.join("router0.toml"));
     command.env("NOTIFY_SOCKET", folder.join("notify"));
-    let _near = TestProcess::spawn_in(&world.routers[0], command);
+    let mut near = TestProcess::spawn_in(&world.routers[0], command);
     let mut bytes = [0; 64];
-    let length = manager.recv(&mut bytes).unwrap();
+    let Ok(length) = manager.recv(&mut bytes) else {
+        near.signal("-KILL");
+        panic!("not ready after {TIMEOUT:?}: {}", output_text(&near.output()));
+    };
     assert_eq!(&bytes[..length], b"READY=1\n");
     let _far = world.start(&folder, 1);
     world.wait_for_fast_path(&folder);
