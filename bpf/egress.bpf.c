@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 /* Enforces the policy of an agent on every packet that the sockets of its cgroup send: interfaces, destinations, one
- * token bucket for all, and a budget of bytes. Layouts are those of netstage_host::egress. */
+ * token bucket for all, and a budget of bytes. Paces TCP so that the bucket rarely drops its packets. Layouts are those
+ * of netstage_host::egress. */
 #include "kernel.h"
 
 struct packet {
@@ -53,6 +54,13 @@ struct bucket {
 	u64 filled_ns;
 	long long tokens;
 	u64 sent;
+	/* Rate of each TCP connection in bytes per second; zero until the tokens become few. */
+	u64 pace;
+	/* Start of the current period, and the bytes that all have sent or tried to send since. */
+	u64 period_ns;
+	u64 offered;
+	/* Whether the last period used most of the rate. */
+	u64 is_used_up;
 };
 
 struct {
@@ -85,25 +93,33 @@ struct {
 	TYPE(value, struct destination);
 } recent SECTION(".maps");
 
-/* Packets dropped by each rule: those of TCP, which adapts its rate, after the others. */
+/* Packets dropped by each rule: those of TCP, which adapts its rate, after the others. The last number is that of the round
+ * trips in which the pace limited a connection. */
 enum rule { BY_INTERFACE, BY_DESTINATION, BY_RATE, BY_BUDGET, RULES };
+#define PACED (2 * RULES)
 
 struct {
 	NUMBER(type, MAP_ARRAY);
-	NUMBER(max_entries, 2 * RULES);
+	NUMBER(max_entries, PACED + 1);
 	TYPE(key, u32);
 	TYPE(value, u64);
 } drops SECTION(".maps");
 
+struct connection;
+
 static long (*const load_bytes)(const struct packet *packet, u32 offset, void *to, u32 length) = (void *)26;
 static long (*const spin_lock)(struct bpf_spin_lock *lock) = (void *)93;
 static long (*const spin_unlock)(struct bpf_spin_lock *lock) = (void *)94;
+static long (*const setsockopt)(void *connection, int level, int option, void *value, int length) = (void *)49;
+static long (*const request_calls)(struct connection *connection, int calls) = (void *)59;
 /* Time of the last timer tick, which costs less than the exact time. */
 static u64 (*const coarse_ns)(void) = (void *)160;
 
 /* A packet dropped for its rate counts as congestion, to which TCP responds; others are an error of the sender. */
 enum verdict { REFUSED, PASSED, CONGESTED };
 
+/* Pacing rate that means none. */
+#define UNPACED (~0U)
 #define TCP 6
 #define UDP 17
 #define SYN 2
@@ -117,14 +133,25 @@ enum verdict { REFUSED, PASSED, CONGESTED };
 #define NANOSECONDS 1000000000ULL
 /* Time after which a bucket of any rate is full; bounds the product of rate and time. */
 #define LONGEST_NS (10 * NANOSECONDS)
+/* The pace of the connections is adapted once in this time, or earlier after the bytes of a full bucket, by a factor
+ * between a half and five quarters: it takes effect after a round trip only. */
+#define PERIOD_NS (NANOSECONDS / 10)
+#define PACE_SCALE 1024
+#define LEAST_FACTOR (PACE_SCALE / 2)
+#define MOST_FACTOR (PACE_SCALE * 5 / 4)
+#define USED_UP (PACE_SCALE * 9 / 8)
 
-INLINE enum verdict drop(u32 rule, u32 protocol)
+INLINE void add_one(u32 index)
 {
-	u32 index = protocol == TCP ? RULES + rule : rule;
 	u64 *count = map_lookup(&drops, &index);
 
 	if (count)
 		__sync_fetch_and_add(count, 1);
+}
+
+INLINE enum verdict drop(u32 rule, u32 protocol)
+{
+	add_one(protocol == TCP ? RULES + rule : rule);
 	return rule == BY_RATE ? CONGESTED : REFUSED;
 }
 
@@ -143,25 +170,69 @@ INLINE int is_permitted(struct destination *to)
 	return 1;
 }
 
+INLINE void fill(struct bucket *bucket, struct limits *limit, u64 now)
+{
+	u64 since = now - bucket->filled_ns;
+
+	/* Another processor may have read a later time. */
+	if ((long long)since <= 0)
+		return;
+	if (since > LONGEST_NS)
+		since = LONGEST_NS;
+	bucket->tokens += since * limit->rate / NANOSECONDS;
+	if (bucket->tokens > (long long)limit->burst)
+		bucket->tokens = limit->burst;
+	bucket->filled_ns = now;
+}
+
+/* Adapts the pace of the connections, so that what all offer equals the rate: a window of two packets is far above it
+ * where the round-trip time is short, and TCP would then wait for timeouts. */
+INLINE void adapt_pace(struct bucket *bucket, struct limits *limit, u64 now, u64 length)
+{
+	int are_few = 2 * bucket->tokens < (long long)limit->burst;
+	u64 since = now - bucket->period_ns, due, factor;
+
+	bucket->offered += length;
+	if (!bucket->pace) {
+		if (!are_few)
+			return;
+		bucket->pace = limit->rate;
+	} else {
+		if ((long long)since <= 0 || (since < PERIOD_NS && bucket->offered < limit->burst))
+			return;
+		if (since > LONGEST_NS)
+			since = LONGEST_NS;
+		due = since * limit->rate / NANOSECONDS;
+		/* Tokens are saved while they are few. */
+		if (are_few)
+			due -= due / 16;
+		factor = due * PACE_SCALE / bucket->offered;
+		bucket->is_used_up = factor < USED_UP;
+		if (factor > MOST_FACTOR)
+			factor = MOST_FACTOR;
+		if (factor < LEAST_FACTOR)
+			factor = LEAST_FACTOR;
+		bucket->pace = bucket->pace * factor / PACE_SCALE + 1;
+		if (bucket->pace > limit->rate)
+			bucket->pace = limit->rate;
+	}
+	bucket->period_ns = now;
+	bucket->offered = 0;
+}
+
 /* Takes the tokens of a packet. Returns the rule that forbids it, or RULES. */
 INLINE enum rule take(struct bucket *bucket, struct limits *limit, u64 length)
 {
-	u64 now = coarse_ns(), since;
+	u64 now = coarse_ns();
 	enum rule rule = RULES;
 
 	spin_lock(&bucket->lock);
-	since = now - bucket->filled_ns;
-	/* Another processor may have read a later time. */
-	if (limit->rate && (long long)since > 0) {
-		if (since > LONGEST_NS)
-			since = LONGEST_NS;
-		bucket->tokens += since * limit->rate / NANOSECONDS;
-		if (bucket->tokens > (long long)limit->burst)
-			bucket->tokens = limit->burst;
-		bucket->filled_ns = now;
+	if (limit->rate) {
+		fill(bucket, limit, now);
+		adapt_pace(bucket, limit, now, length);
+		if (bucket->tokens <= 0)
+			rule = BY_RATE;
 	}
-	if (limit->rate && bucket->tokens <= 0)
-		rule = BY_RATE;
 	if (length > limit->allowance || bucket->sent > limit->allowance - length)
 		rule = BY_BUDGET;
 	if (rule == RULES) {
@@ -245,6 +316,46 @@ SECTION("cgroup_skb/egress") int limit_egress(struct packet *packet)
 		length += fragments;
 	rule = take(bucket, limit, length);
 	return rule == RULES ? PASSED : drop(rule, protocol);
+}
+
+/* The part of struct bpf_sock_ops of linux/bpf.h that is read. */
+struct connection {
+	u32 operation;
+	u32 unused_1[4];
+	u32 family;
+	u32 unused_2[22];
+	u32 segment;
+};
+
+/* Calls after the establishment of a connection, and at its samples of the round-trip time, if requested. */
+enum { CONNECTED = 4, ACCEPTED = 5, SAMPLES_ROUND_TRIP = 12 };
+#define CALL_AT_ROUND_TRIPS (1 << 3)
+#define SOCKET_LEVEL 1
+#define MAX_PACING_RATE 47
+#define INET6 10
+/* With time stamps. */
+#define TCP_HEADER 32
+
+SECTION("sockops") int pace_tcp(struct connection *connection)
+{
+	u32 zero = 0, headers, rate;
+	struct bucket *bucket = map_lookup(&buckets, &zero);
+	u64 pace;
+
+	if (connection->operation == CONNECTED || connection->operation == ACCEPTED)
+		request_calls(connection, CALL_AT_ROUND_TRIPS);
+	else if (connection->operation != SAMPLES_ROUND_TRIP)
+		return 0;
+	if (!bucket || !bucket->pace)
+		return 0;
+	headers = TCP_HEADER + (connection->family == INET6 ? IPV6_HEADER : IPV4_HEADER);
+	/* The kernel paces without headers. */
+	pace = bucket->pace * connection->segment / (connection->segment + headers);
+	rate = pace < UNPACED ? pace : UNPACED;
+	setsockopt(connection, SOCKET_LEVEL, MAX_PACING_RATE, &rate, sizeof(rate));
+	if (bucket->is_used_up)
+		add_one(PACED);
+	return 0;
 }
 
 char LICENSE[] SECTION("license") = "Dual BSD/GPL";

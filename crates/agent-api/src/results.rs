@@ -65,7 +65,7 @@ impl AgentReport {
     }
 }
 
-/// Packets that one rule of an agent's policy dropped, as they left the host.
+/// Packets that one rule of an agent's policy dropped or delayed, as they left the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyDrops {
     /// Name of the rule.
@@ -77,6 +77,13 @@ pub struct PolicyDrops {
     pub tcp: u64,
     /// Packets of all other protocols.
     pub other: u64,
+    /// Round trips in which the rule slowed a TCP connection without a drop.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub paced: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl PolicyDrops {
@@ -100,9 +107,10 @@ impl PolicyDrops {
         let new = pairs.map(|(now, earlier)| PolicyDrops {
             tcp: now.tcp.saturating_sub(earlier.tcp),
             other: now.other.saturating_sub(earlier.other),
+            paced: now.paced.saturating_sub(earlier.paced),
             ..now
         });
-        new.filter(|drops| drops.tcp > 0 || drops.other > 0).collect()
+        new.filter(|drops| drops.tcp + drops.other + drops.paced > 0).collect()
     }
 }
 
@@ -494,8 +502,8 @@ mod tests {
         let drops = |rule: &str, value: &str| PolicyDrops {
             rule: rule.into(),
             value: value.into(),
-            tcp: 0,
             other: 7,
+            ..PolicyDrops::default()
         };
         let report = AgentReport {
             flows: vec![flow(&format!("7 packets were not sent: {denied}")), flow(&error)],

@@ -1,6 +1,7 @@
 //! Limits on everything that a group of threads sends: interfaces, destinations, one token bucket of bytes for all,
 //! and a budget. The kernel applies them to each packet of every socket that the threads and the programs they start
-//! open, whatever the transport (bpf/egress.bpf.c). Packet sockets are not included.
+//! open, whatever the transport (bpf/egress.bpf.c). Packet sockets are not included. TCP connections are paced as soon as the
+//! tokens become few, so that they use the rate and lose few packets.
 //!
 //! The threads are those of a threaded cgroup, so that other threads of the same process are not limited.
 
@@ -9,7 +10,7 @@ use crate::cgroup::Cgroup;
 use crate::netns::netlink::Netlink;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, LpmTrie, MapData};
-use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType};
+use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, SockOps};
 use aya::{Ebpf, EbpfLoader, Pod};
 use netstage_core::edge::IpPrefix;
 use netstage_core::quantity::BitRate;
@@ -25,6 +26,7 @@ const DESTINATION: usize = 20;
 const FAMILY_BITS: u32 = 32;
 /// Number of `enum rule`, and maximum number of interfaces.
 const RULES: usize = 4;
+const PACED: usize = 2 * RULES;
 const MAX_INTERFACES: usize = 16;
 /// The bucket holds the bytes of this part of a second, and at least as many as a few packets.
 const BUCKETS_PER_SECOND: u64 = 20;
@@ -60,6 +62,8 @@ pub struct EgressDrops {
     pub rate: DroppedPackets,
     /// Because the budget is spent.
     pub budget: DroppedPackets,
+    /// Round trips in which a TCP connection was paced, because the rate was used up.
+    pub paced: u64,
 }
 
 /// Packets dropped by one limit.
@@ -94,6 +98,10 @@ struct Bucket {
     filled_ns: u64,
     tokens: i64,
     sent: u64,
+    pace: u64,
+    period_ns: u64,
+    offered: u64,
+    is_used_up: u64,
 }
 
 // SAFETY: integers without padding between them; every bit pattern is a value.
@@ -129,7 +137,11 @@ impl EgressGroup {
         let program: &mut CgroupSkb = program.try_into().expect("the type matches");
         program.load()?;
         let group = File::open(cgroup.folder()).map_err(BpfError::Cgroup)?;
-        program.attach(group, CgroupSkbAttachType::Egress, CgroupAttachMode::Single)?;
+        program.attach(&group, CgroupSkbAttachType::Egress, CgroupAttachMode::Single)?;
+        let pacing = loaded.program_mut("pace_tcp").expect("the BPF object contains it");
+        let pacing: &mut SockOps = pacing.try_into().expect("the type matches");
+        pacing.load()?;
+        pacing.attach(&group, CgroupAttachMode::Single)?;
         let kernel = Kernel { program: loaded, limits: kernel_limits };
         Ok(EgressGroup { cgroup, limits, kernel: Mutex::new(kernel) })
     }
@@ -167,7 +179,7 @@ impl EgressGroup {
         let count = |index: usize| drops.get(&(index as u32), 0).unwrap_or(0);
         let [interface, destination, rate, budget] =
             std::array::from_fn(|rule| DroppedPackets { tcp: count(RULES + rule), other: count(rule) });
-        EgressDrops { interface, destination, rate, budget }
+        EgressDrops { interface, destination, rate, budget, paced: count(PACED) }
     }
 
     fn set_limits(&self, change: impl FnOnce(&mut KernelLimits)) -> Result<(), BpfError> {

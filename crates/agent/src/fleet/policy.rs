@@ -289,7 +289,8 @@ impl PolicyGuard {
         let before = std::mem::replace(&mut *lock(&self.logged_drops), drops.clone());
         let new = PolicyDrops::since(drops, &before);
         let count = |drops: &PolicyDrops| format!("{} by `{}`", drops.tcp + drops.other, drops.rule);
-        let counts: Vec<String> = new.iter().map(count).collect();
+        let dropped = new.iter().filter(|drops| drops.tcp + drops.other > 0);
+        let counts: Vec<String> = dropped.map(count).collect();
         if !counts.is_empty() {
             let counts = counts.join(", ");
             (self.log)(Level::Alarm, &format!("packets of earlier runs dropped by the policy: {counts}"));

@@ -6,7 +6,7 @@ use netstage_agent_api::task::{FlowSide, FlowTask, TaskTransport};
 use netstage_core::fleet::{CertainLoad, Policy};
 use netstage_core::time::Duration;
 use netstage_core::traffic::Pattern;
-use netstage_host::egress::EgressDrops;
+use netstage_host::egress::{DroppedPackets, EgressDrops};
 use netstage_wire::{IPV4_HEADER, IPV6_HEADER, TCP_HEADER, TCP_TIMESTAMPS, UDP_HEADER};
 
 /// Payload of a full segment of TCP on Ethernet, bytes.
@@ -81,23 +81,23 @@ fn headers(flow: &FlowTask, payload: f64) -> f64 {
     }
 }
 
-/// Returns the drops of each rule of a policy.
+/// Returns what each rule of a policy did to packets.
 pub fn drops(policy: &Policy, drops: EgressDrops) -> Vec<PolicyDrops> {
     let rate = policy.rate.map(|rate| rate.to_string());
     let bytes = policy.bytes_per_day.map(|bytes| format!("{bytes} B"));
     let rules = [
-        ("rate", rate, drops.rate),
-        ("destinations", None, drops.destination),
-        ("interfaces", None, drops.interface),
-        ("bytes_per_day", bytes, drops.budget),
+        ("rate", rate, drops.rate, drops.paced),
+        ("destinations", None, drops.destination, 0),
+        ("interfaces", None, drops.interface, 0),
+        ("bytes_per_day", bytes, drops.budget, 0),
     ];
-    let of_rule =
-        |(rule, value, packets): (&str, Option<String>, netstage_host::egress::DroppedPackets)| PolicyDrops {
-            rule: rule.into(),
-            value: value.unwrap_or_default(),
-            tcp: packets.tcp,
-            other: packets.other,
-        };
+    let of_rule = |(rule, value, packets, paced): (&str, Option<String>, DroppedPackets, u64)| PolicyDrops {
+        rule: rule.into(),
+        value: value.unwrap_or_default(),
+        tcp: packets.tcp,
+        other: packets.other,
+        paced,
+    };
     rules.into_iter().map(of_rule).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Packets that the policies of agents dropped in a run. They never left the host, so they are not losses of the path: a
+//! Packets that the policies of agents dropped or delayed in a run. Dropped ones never left the host, so they are not losses of the path: a
 //! flow of datagrams did not send what it should have sent, and the rate of a flow of streams is at most the policy's.
 
 use super::outcome::Findings;
@@ -15,7 +15,12 @@ pub fn add(found: &Findings, outcome: &mut RunOutcome) {
         let tcp: u64 = report.policy_drops.iter().map(|drops| drops.tcp).sum();
         let within = FaultTime::Within(found.plan.duration);
         let reason = |packets: &str, of: fn(&PolicyDrops) -> u64| {
-            let fault = format!("dropped {}{packets}", by_rules(&report.policy_drops, of));
+            let dropped = by_rules(&report.policy_drops, of);
+            let paced = report.policy_drops.iter().find(|drops| drops.paced > 0);
+            let fault = match paced {
+                Some(rule) if dropped.is_empty() => format!("paced TCP by {}", rule.rule()),
+                _ => format!("dropped {dropped}{packets}"),
+            };
             VoidReason::new(format!("policy of {}:", report.node), fault, within)
         };
         let has_datagrams = datagrams > 0

@@ -12,7 +12,7 @@ pub mod output;
 pub mod rsvp;
 
 use self::network::{TIMEOUT, TwoSites, counted, interface, label, route, socket, state};
-use crate::support::{TemporaryFolder, TestProcess, as_service};
+use crate::support::{TemporaryFolder, TestProcess, as_service, output_text};
 use std::os::unix::net::UnixDatagram;
 
 fn test_sites(fast_path: &str) {
