@@ -56,9 +56,10 @@ struct bucket {
 	u64 sent;
 	/* Rate of each TCP connection in bytes per second; zero until the tokens become few. */
 	u64 pace;
-	/* Start of the current period, and the bytes that all have sent or tried to send since. */
+	/* Start of the current period, and the bytes that TCP and others have sent or tried to send since. */
 	u64 period_ns;
 	u64 offered;
+	u64 others;
 	/* Whether the last period used most of the rate. */
 	u64 is_used_up;
 };
@@ -133,12 +134,15 @@ enum verdict { REFUSED, PASSED, CONGESTED };
 #define NANOSECONDS 1000000000ULL
 /* Time after which a bucket of any rate is full; bounds the product of rate and time. */
 #define LONGEST_NS (10 * NANOSECONDS)
-/* The pace of the connections is adapted once in this time, or earlier after the bytes of a full bucket, by a factor
- * between a half and five quarters: it takes effect after a round trip only. */
-#define PERIOD_NS (NANOSECONDS / 10)
+/* The pace of the connections is adapted once in this time, by a factor between a half and three halves: later while few
+ * bytes are due, because the kernel sends up to 64 KB at once, and earlier where tokens are missing. */
+#define PERIOD_NS (NANOSECONDS / 5)
+#define LONG_PERIOD_NS NANOSECONDS
+#define PERIOD_BYTES (256 << 10)
 #define PACE_SCALE 1024
 #define LEAST_FACTOR (PACE_SCALE / 2)
-#define MOST_FACTOR (PACE_SCALE * 5 / 4)
+#define MOST_FACTOR (PACE_SCALE * 3 / 2)
+#define MOST_CONNECTIONS 256
 #define USED_UP (PACE_SCALE * 9 / 8)
 
 INLINE void add_one(u32 index)
@@ -187,41 +191,53 @@ INLINE void fill(struct bucket *bucket, struct limits *limit, u64 now)
 
 /* Adapts the pace of the connections, so that what all offer equals the rate: a window of two packets is far above it
  * where the round-trip time is short, and TCP would then wait for timeouts. */
-INLINE void adapt_pace(struct bucket *bucket, struct limits *limit, u64 now, u64 length)
+INLINE void adapt_pace(struct bucket *bucket, struct limits *limit, u64 now, u64 length, u32 protocol)
 {
 	int are_few = 2 * bucket->tokens < (long long)limit->burst;
 	u64 since = now - bucket->period_ns, due, factor;
 
-	bucket->offered += length;
+	if (protocol == TCP)
+		bucket->offered += length;
+	else
+		bucket->others += length;
 	if (!bucket->pace) {
 		if (!are_few)
 			return;
 		bucket->pace = limit->rate;
 	} else {
-		if ((long long)since <= 0 || (since < PERIOD_NS && bucket->offered < limit->burst))
+		int is_early = bucket->tokens <= 0 && bucket->offered >= limit->burst && since >= PERIOD_NS / 4;
+
+		if ((long long)since <= 0)
 			return;
 		if (since > LONGEST_NS)
 			since = LONGEST_NS;
 		due = since * limit->rate / NANOSECONDS;
+		if (!is_early && (since < PERIOD_NS || (due < PERIOD_BYTES && since < LONG_PERIOD_NS)))
+			return;
 		/* Tokens are saved while they are few. */
 		if (are_few)
 			due -= due / 16;
-		factor = due * PACE_SCALE / bucket->offered;
+		due = due > bucket->others ? due - bucket->others : 0;
+		factor = due * PACE_SCALE / (bucket->offered + 1);
 		bucket->is_used_up = factor < USED_UP;
 		if (factor > MOST_FACTOR)
 			factor = MOST_FACTOR;
 		if (factor < LEAST_FACTOR)
 			factor = LEAST_FACTOR;
-		bucket->pace = bucket->pace * factor / PACE_SCALE + 1;
+		/* After a pause, there may be fewer connections. */
+		bucket->pace = since > LONG_PERIOD_NS * 2 ? limit->rate : bucket->pace * factor / PACE_SCALE;
 		if (bucket->pace > limit->rate)
 			bucket->pace = limit->rate;
+		if (bucket->pace < limit->rate / MOST_CONNECTIONS + 1)
+			bucket->pace = limit->rate / MOST_CONNECTIONS + 1;
 	}
 	bucket->period_ns = now;
 	bucket->offered = 0;
+	bucket->others = 0;
 }
 
 /* Takes the tokens of a packet. Returns the rule that forbids it, or RULES. */
-INLINE enum rule take(struct bucket *bucket, struct limits *limit, u64 length)
+INLINE enum rule take(struct bucket *bucket, struct limits *limit, u64 length, u32 protocol)
 {
 	u64 now = coarse_ns();
 	enum rule rule = RULES;
@@ -229,7 +245,7 @@ INLINE enum rule take(struct bucket *bucket, struct limits *limit, u64 length)
 	spin_lock(&bucket->lock);
 	if (limit->rate) {
 		fill(bucket, limit, now);
-		adapt_pace(bucket, limit, now, length);
+		adapt_pace(bucket, limit, now, length, protocol);
 		if (bucket->tokens <= 0)
 			rule = BY_RATE;
 	}
@@ -314,7 +330,7 @@ SECTION("cgroup_skb/egress") int limit_egress(struct packet *packet)
 		length += (u64)(packet->segments - 1) * headers;
 	else
 		length += fragments;
-	rule = take(bucket, limit, length);
+	rule = take(bucket, limit, length, protocol);
 	return rule == RULES ? PASSED : drop(rule, protocol);
 }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each agent sends one packet to itself at the start of the run, whose lateness is that of the start, and
-//! reports ten bins per second. For comparison, bare timers: as many processes that sleep until one absolute
+//! reports ten bins per second. The kernel enforces a policy on each agent. For comparison, bare timers: as many processes that sleep until one absolute
 //! time.
 
 use netstage_agent::controller::{AgentAddress, ControlledAgents};
@@ -32,6 +32,13 @@ const SECONDS: u64 = 20;
 /// Ten bins per second.
 const INTERVAL: Duration = Duration::from_millis(100);
 const FIRST_PORT: u16 = 6001;
+/// The kernel enforces these limits on each agent; its packets stay far below them.
+const POLICY: &str = r#"[policy]
+controllers = ["bench"]
+rate = "1 Gbit/s"
+destinations = ["127.0.0.0/8"]
+bytes_per_day = "100 GB"
+"#;
 
 /// Processes that end with this value.
 struct ChildProcesses(Vec<Child>);
@@ -194,11 +201,14 @@ fn start(
     fleet: &FleetFolder,
     names: &[String],
 ) -> Result<(ChildProcesses, f64), Box<dyn Error>> {
+    let policy = folder.join("agent.toml");
+    fs::write(&policy, POLICY)?;
     let mut crew = ChildProcesses(Vec::new());
     let begin = time::Instant::now();
     for name in names {
         let mut command = Command::new(program);
-        command.args(["agent", "--state"]).arg(folder.join(name)).stderr(Stdio::null());
+        command.args(["agent", "--state"]).arg(folder.join(name)).arg("--policy").arg(&policy);
+        command.stderr(Stdio::null());
         crew.0.push(command.spawn()?);
     }
     while fleet.agents()?.iter().filter(|agent| agent.state == AgentAvailability::Idle).count() < names.len()

@@ -101,6 +101,7 @@ struct Bucket {
     pace: u64,
     period_ns: u64,
     offered: u64,
+    others: u64,
     is_used_up: u64,
 }
 

