@@ -50,7 +50,8 @@ struct {
 /* Tokens are bytes. A packet is sent if any are left, and may leave a debt of its own size. */
 struct bucket {
 	struct bpf_spin_lock lock;
-	u32 unused;
+	/* Whether tokens were missing in the current period, so that TCP may wait for a timeout. */
+	u32 was_empty;
 	u64 filled_ns;
 	long long tokens;
 	u64 sent;
@@ -194,19 +195,19 @@ INLINE void fill(struct bucket *bucket, struct limits *limit, u64 now)
 INLINE void adapt_pace(struct bucket *bucket, struct limits *limit, u64 now, u64 length, u32 protocol)
 {
 	int are_few = 2 * bucket->tokens < (long long)limit->burst;
-	u64 since = now - bucket->period_ns, due, factor;
+	u64 since = now - bucket->period_ns, of_tcp = protocol == TCP ? length : 0, due, factor;
 
-	if (protocol == TCP)
-		bucket->offered += length;
-	else
-		bucket->others += length;
+	/* Without a choice of the address, which the kernel permits to root only. */
+	bucket->offered += of_tcp;
+	bucket->others += length - of_tcp;
 	if (!bucket->pace) {
 		if (!are_few)
 			return;
 		bucket->pace = limit->rate;
 	} else {
-		int is_early = bucket->tokens <= 0 && bucket->offered >= limit->burst && since >= PERIOD_NS / 4;
+		int is_early = bucket->tokens <= 0 && bucket->offered >= limit->burst;
 
+		bucket->was_empty |= bucket->tokens <= 0;
 		if ((long long)since <= 0)
 			return;
 		if (since > LONGEST_NS)
@@ -222,6 +223,8 @@ INLINE void adapt_pace(struct bucket *bucket, struct limits *limit, u64 now, u64
 		bucket->is_used_up = factor < USED_UP;
 		if (factor > MOST_FACTOR)
 			factor = MOST_FACTOR;
+		if (bucket->was_empty && factor > PACE_SCALE)
+			factor = PACE_SCALE;
 		if (factor < LEAST_FACTOR)
 			factor = LEAST_FACTOR;
 		/* After a pause, there may be fewer connections. */
@@ -230,6 +233,7 @@ INLINE void adapt_pace(struct bucket *bucket, struct limits *limit, u64 now, u64
 			bucket->pace = limit->rate;
 		if (bucket->pace < limit->rate / MOST_CONNECTIONS + 1)
 			bucket->pace = limit->rate / MOST_CONNECTIONS + 1;
+		bucket->was_empty = is_early;
 	}
 	bucket->period_ns = now;
 	bucket->offered = 0;

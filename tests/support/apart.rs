@@ -87,10 +87,20 @@ impl EmulatedPair {
         let epoch = Epoch(monotonic_ns());
         thread::scope(|scope| {
             let running = scope.spawn(|| emulator.run(epoch, &stop));
+            let stops = StopAtEnd(&stop);
             let result = task(&self.left, &self.right);
-            stop.store(true, Ordering::Relaxed);
+            drop(stops);
             (result, running.join().unwrap())
         })
+    }
+}
+
+/// Stops the emulator at the end of the task, also if it panics.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -94,7 +94,7 @@ struct KernelLimits {
 #[repr(C)]
 struct Bucket {
     lock: u32,
-    unused: u32,
+    was_empty: u32,
     filled_ns: u64,
     tokens: i64,
     sent: u64,

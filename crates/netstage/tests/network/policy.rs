@@ -144,11 +144,12 @@ fn the_budget_of_a_day_is_named_before_and_in_the_run() {
 
 /// Sends by `count` connections for some seconds, over a line of this round-trip time, within a rate. Returns the share of
 /// the rate that arrived as payload in the second half.
-fn share_of_rate(rate: BitRate, round_trip: time::Duration, count: usize) -> f64 {
+fn share_of_rate(rate: BitRate, round_trip: time::Duration, control: &str, count: usize) -> f64 {
     const HALF: Duration = Duration::from_secs(3);
     let group = EgressGroup::create(EgressLimits { rate: Some(rate), ..EgressLimits::default() }).unwrap();
     let direction = line(1_000_000_000, round_trip / 2);
     let (bytes, _) = EmulatedPair::new().emulate(direction, |left, right| {
+        left.sysctl("net.ipv4.tcp_congestion_control", control).unwrap();
         let listener = right.run(|| TcpListener::bind((address(1), 5001)).unwrap()).unwrap();
         let (end, received) = (Instant::now() + 2 * HALF, AtomicU64::new(0));
         let send = || {
@@ -181,13 +182,16 @@ fn share_of_rate(rate: BitRate, round_trip: time::Duration, count: usize) -> f64
 fn tcp_reaches_the_rate_of_a_policy() {
     needs::root();
     let mut random = RandomStream::new(netstage_harness::seed("policy"), "rates");
+    let permitted = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control").unwrap();
+    let controls: Vec<_> = permitted.split_whitespace().collect();
     for _ in 0..needs::cases(6) {
         let rate = BitRate(2_000_000 * (5 + random.below(25)));
         let round_trip = time::Duration::from_micros(100 << random.below(10));
         let count = 1 + random.below(4) as usize;
-        let share = share_of_rate(rate, round_trip, count);
-        println!("{count} connections over {round_trip:?}: {share:.3} of {rate}");
-        assert!(share > 0.75, "{count} connections over {round_trip:?}: {share:.3} of {rate}");
+        let control = controls[random.below(controls.len() as u64) as usize];
+        let share = share_of_rate(rate, round_trip, control, count);
+        println!("{count} {control} connections over {round_trip:?}: {share:.3} of {rate}");
+        assert!(share > 0.75, "{count} {control} connections over {round_trip:?}: {share:.3} of {rate}");
     }
 }
 

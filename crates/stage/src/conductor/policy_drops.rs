@@ -1,5 +1,6 @@
-//! Packets that the policies of agents dropped or delayed in a run. Dropped ones never left the host, so they are not losses of the path: a
-//! flow of datagrams did not send what it should have sent, and the rate of a flow of streams is at most the policy's.
+//! Packets that the policies of agents dropped or delayed in a run. Dropped ones never left the host, so they are not
+//! losses of the path: a flow of datagrams did not send what it should have sent, and the rate of a flow of streams is at
+//! most the policy's.
 
 use super::outcome::Findings;
 use netstage_agent_api::results::{AgentReport, PolicyDrops};
