@@ -30,7 +30,7 @@ export default defineConfig(({ mode }) => {
       include: ['tests/**/*.test.ts'],
       fileParallelism: false,
       testTimeout: 30_000,
-      // Frames and gestures are measured in real time, beside other tests of the machine. scripts/skips.py lists the repeated ones.
+      // Frames and gestures are measured in real time, beside other tests. scripts/skips.py lists the repeated ones.
       retry: process.env.CI === 'true' ? 1 : 0,
     },
   };

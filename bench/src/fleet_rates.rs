@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each agent sends one packet to itself at the start of the run, whose lateness is that of the start, and
-//! reports ten bins per second. The kernel enforces a policy on each agent. For comparison, bare timers: as many processes that sleep until one absolute
-//! time.
+//! reports ten bins per second. The kernel enforces a policy on each agent. For comparison, bare timers: as many
+//! processes that sleep until one absolute time.
 
 use netstage_agent::controller::{AgentAddress, ControlledAgents};
 use netstage_agent::fleet::folder::TokenGrant;

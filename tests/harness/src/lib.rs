@@ -42,7 +42,7 @@ pub mod scenario;
 
 pub use folder::{TemporaryFolder, within};
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use report::TestReport;
 use std::any::Any;
 use std::collections::HashMap;
@@ -135,12 +135,13 @@ impl ListedTest {
     fn trial(self, arguments: &Arguments, report: &Arc<TestReport>) -> Trial {
         let ListedTest { name, ignored, run } = self;
         let (report_handle, test_name) = (Arc::clone(report), name.clone());
-        let trial = Trial::ignorable_test(name, move || {
-            let outcome = outcome(&test_name, run, &report_handle);
-            if let Outcome::Skipped(skip) = &outcome {
+        let trial = Trial::ignorable_test(name, move || match outcome(&test_name, run, &report_handle) {
+            Outcome::Completed => Ok(Completion::Completed),
+            Outcome::Skipped(skip) => {
                 report_handle.skipped(&test_name, skip.kind, &skip.reason);
+                Ok(Completion::ignored_with(skip.reason))
             }
-            outcome.completion()
+            Outcome::Failed(panic) => resume_unwind(panic),
         });
         let trial = trial.with_ignored_flag(ignored.is_some());
         if let Some(reason) = ignored
@@ -159,16 +160,6 @@ enum Outcome {
     Completed,
     Skipped(Skip),
     Failed(Box<dyn Any + Send>),
-}
-
-impl Outcome {
-    fn completion(self) -> Result<Completion, Failed> {
-        match self {
-            Outcome::Completed => Ok(Completion::Completed),
-            Outcome::Skipped(skip) => Ok(Completion::ignored_with(skip.reason)),
-            Outcome::Failed(panic) => resume_unwind(panic),
-        }
-    }
 }
 
 /// Runs a test beside others, and once more alone if it may have lacked the machine.
