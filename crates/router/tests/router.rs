@@ -190,9 +190,10 @@ prop_compose! {
         ttl in ttl(),
         protocol in protocols(),
         payload in vec(any::<u8>(), 0..120),
+        missing in prop_oneof![12 => Just(0_u16), 1 => 1_u16..9],
     ) -> Vec<u8> {
         let mut packet = (head >> 4 | 0x6000_0000).to_be_bytes().to_vec();
-        packet.extend((payload.len() as u16).to_be_bytes());
+        packet.extend((payload.len() as u16 + missing).to_be_bytes());
         packet.extend([protocol, ttl]);
         packet.extend(source);
         packet.extend(Ipv6Addr::new(0x2001, 0xdb8, group, 0, 0, 0, 0, last).octets());

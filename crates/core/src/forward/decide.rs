@@ -380,9 +380,8 @@ impl Inherited {
                 }
             }
             PacketProtocol::V6 => {
-                let own = v6::View::new(bytes).map(|view| view.traffic_class());
-                if let (Ok(own), Ok(mut header)) = (own, v6::HeaderMut::new(bytes)) {
-                    header.set_traffic_class(self.class(own));
+                if let Ok(mut header) = v6::HeaderMut::new(bytes) {
+                    header.set_traffic_class(self.class(header.traffic_class()));
                 }
             }
         }

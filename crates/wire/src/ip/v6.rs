@@ -148,6 +148,12 @@ impl<'a> HeaderMut<'a> {
         Ok(HeaderMut(fixed))
     }
 
+    /// Returns the traffic class: DSCP and ECN.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        self.0[0] << 4 | self.0[1] >> 4
+    }
+
     /// Sets DSCP and ECN.
     #[inline]
     pub fn set_traffic_class(&mut self, class: u8) {
