@@ -154,8 +154,8 @@ impl PathSession {
             }
             let (tcp, udp): (Vec<PathEnd>, Vec<PathEnd>) =
                 ends.into_iter().partition(|end| end.flow.protocol == PathProtocol::Tcp);
-            let attempts = tcp::Attempts::default();
-            let start = |end| tcp::start(end, authenticator.clone(), attempts.clone());
+            let requests = tcp::ConnectionRequests::default();
+            let start = |end| tcp::start(end, authenticator.clone(), requests.clone());
             let threads = tcp.into_iter().map(start).collect();
             udp::run(&udp, &authenticator, threads, &permits, &has_ended, &sender);
         };

@@ -4,11 +4,13 @@
 
 use super::{Authenticator, FoundPath, PathEnd};
 use netstage_agent_api::task::FlowSide;
+use netstage_traffic::kernel::tcp_sample;
 use netstage_wire::stun::{HEADER, MAX_MESSAGE, Message, MessageClass};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -23,22 +25,34 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval at which an end looks for connections, and tries again one that was refused.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// Time limit of one attempt, within which the kernel does not repeat the request.
+/// Time limit of one attempt. The kernel repeats the connection request after a second.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(900);
-/// Maximum number of attempts to connect to a host that has not answered a check, over all flows.
+/// Connection requests of an attempt that ends late.
+const MAX_REQUESTS: u32 = 2;
+/// Maximum number of connection requests to a host that has not answered a check, over all flows.
 const MAX_UNANSWERED: u32 = 32;
 
-/// Attempts to connect to each host that has not answered a check; `None` after it has.
+/// Connection requests to each host that has not answered a check, with those that present attempts may still send;
+/// `None` after it has answered.
 #[derive(Clone, Default)]
-pub struct Attempts(Arc<Mutex<BTreeMap<IpAddr, Option<u32>>>>);
+pub struct ConnectionRequests(Arc<Mutex<BTreeMap<IpAddr, Option<u32>>>>);
 
-impl Attempts {
-    /// Counts an attempt, and returns whether it is permitted.
+impl ConnectionRequests {
+    /// Begins an attempt if the requests that it may send are permitted.
     fn begin(&self, to: IpAddr) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(to).or_insert(Some(0));
-        *count = count.map(|count| count + 1);
-        count.is_none_or(|count| count <= MAX_UNANSWERED)
+        let Some(count) = counts.entry(to).or_insert(Some(0)) else { return true };
+        let is_permitted = *count + MAX_REQUESTS <= MAX_UNANSWERED;
+        *count += if is_permitted { MAX_REQUESTS } else { 0 };
+        is_permitted
+    }
+
+    /// Ends an attempt that has sent this number of requests.
+    fn end(&self, to: IpAddr, sent: u32) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Some(count)) = counts.get_mut(&to) {
+            *count = *count + sent - MAX_REQUESTS;
+        }
     }
 
     fn note_answer(&self, of: IpAddr) {
@@ -47,11 +61,15 @@ impl Attempts {
 }
 
 /// Starts the search for one flow. Returns the opened connection and the accepted one, as far as there are any.
-pub fn start(end: PathEnd, authenticator: Authenticator, attempts: Attempts) -> JoinHandle<Vec<FoundPath>> {
-    thread::spawn(move || search(&end, &authenticator, &attempts))
+pub fn start(
+    end: PathEnd,
+    authenticator: Authenticator,
+    requests: ConnectionRequests,
+) -> JoinHandle<Vec<FoundPath>> {
+    thread::spawn(move || search(&end, &authenticator, &requests))
 }
 
-fn search(end: &PathEnd, authenticator: &Authenticator, attempts: &Attempts) -> Vec<FoundPath> {
+fn search(end: &PathEnd, authenticator: &Authenticator, requests: &ConnectionRequests) -> Vec<FoundPath> {
     let deadline = Instant::now() + LIMIT;
     let listeners: Vec<Socket> = end.locals.iter().filter_map(|local| listen(*local).ok()).collect();
     let stop = Arc::new(AtomicBool::new(false));
@@ -59,13 +77,18 @@ fn search(end: &PathEnd, authenticator: &Authenticator, attempts: &Attempts) -> 
     for remote in end.remotes.clone() {
         let Some(local) = end.local(remote) else { continue };
         let (sender, stop) = (sender.clone(), Arc::clone(&stop));
-        let (flow, authenticator, attempts) = (end.flow.clone(), authenticator.clone(), attempts.clone());
+        let (flow, authenticator, requests) = (end.flow.clone(), authenticator.clone(), requests.clone());
         thread::spawn(move || {
-            while !stop.load(Ordering::Relaxed) && Instant::now() < deadline && attempts.begin(remote.ip()) {
+            while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
+                if !requests.begin(remote.ip()) {
+                    thread::sleep(POLL_INTERVAL);
+                    continue;
+                }
                 let check = || authenticator.check(&flow, false);
-                match open(local, remote, deadline).and_then(|stream| verify(stream, check, &authenticator)) {
+                let opened = open(local, remote, deadline, &requests);
+                match opened.and_then(|stream| verify(stream, check, &authenticator)) {
                     Ok(()) => {
-                        attempts.note_answer(remote.ip());
+                        requests.note_answer(remote.ip());
                         let local = SocketAddr::new(local.ip(), 0);
                         let _ = sender.send(FoundPath { id: flow.id, local, remote, has_opened: true });
                         return;
@@ -115,11 +138,19 @@ fn listen(local: SocketAddr) -> io::Result<Socket> {
     Ok(listener)
 }
 
-fn open(local: SocketAddr, remote: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
-    let socket = socket(SocketAddr::new(local.ip(), 0))?;
+/// Opens a connection, and ends the attempt.
+fn open(
+    local: SocketAddr,
+    remote: SocketAddr,
+    deadline: Instant,
+    requests: &ConnectionRequests,
+) -> io::Result<TcpStream> {
+    let socket = socket(SocketAddr::new(local.ip(), 0)).inspect_err(|_| requests.end(remote.ip(), 0))?;
     let left = deadline.saturating_duration_since(Instant::now()).clamp(POLL_INTERVAL, ATTEMPT_TIMEOUT);
-    socket.connect_timeout(&SockAddr::from(remote), left)?;
-    Ok(socket.into())
+    let connected = socket.connect_timeout(&SockAddr::from(remote), left);
+    let repeated = tcp_sample(socket.as_fd()).map_or(MAX_REQUESTS - 1, |tcp| tcp.retransmissions as u32);
+    requests.end(remote.ip(), 1 + repeated);
+    connected.map(|()| socket.into())
 }
 
 /// Sends a check on an opened connection, and waits for the answer.
@@ -168,11 +199,19 @@ mod tests {
 
     #[test]
     fn a_host_that_answers_no_check_receives_a_limited_number_of_connection_requests() {
-        let attempts = Attempts::default();
+        let requests = ConnectionRequests::default();
         let [silent, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().unwrap());
-        let count = |ip| (0..100).filter(|_| attempts.begin(ip)).count();
-        assert_eq!(count(silent), MAX_UNANSWERED as usize);
-        attempts.note_answer(other);
-        assert_eq!(count(other), 100);
+        // Attempts at the same time, then one after the other, some of which the kernel repeats.
+        let begun = (0..100).filter(|_| requests.begin(silent)).count() as u32;
+        assert_eq!(begun * MAX_REQUESTS, MAX_UNANSWERED);
+        (0..begun).for_each(|place| requests.end(silent, 1 + place % 2));
+        let mut sent = begun + begun / 2;
+        while requests.begin(silent) {
+            sent += 1;
+            requests.end(silent, 1);
+        }
+        assert!((MAX_UNANSWERED - 1..=MAX_UNANSWERED).contains(&sent), "{sent}");
+        requests.note_answer(other);
+        assert!((0..100).all(|_| requests.begin(other)));
     }
 }
