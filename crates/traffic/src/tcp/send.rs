@@ -12,7 +12,6 @@ use netstage_agent_api::task::{FlowTask, TcpOptions};
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
 use socket2::{SockAddr, Socket};
-use std::collections::VecDeque;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
@@ -43,10 +42,8 @@ pub struct TcpSender {
     upcoming: Option<(Instant, u64)>,
     /// Bytes of past emissions that are not yet written to the socket.
     backlog: u64,
-    /// Emissions not completely written: due time, size, and byte offset of the end.
-    waiting: VecDeque<(Instant, u64, u64)>,
-    /// Bytes of past emissions.
-    offered: u64,
+    /// Emissions from the first one that is not completely written; `None` without a schedule.
+    unwritten: Option<UnwrittenEmissions>,
     written: u64,
     resume_at: Option<Instant>,
     error: Option<String>,
@@ -67,6 +64,30 @@ enum TcpSenderState {
     Closed,
 }
 
+/// Emissions of a flow behind those that the sender has added to its backlog. They are generated a second time, because a
+/// backlog may consist of any number of them.
+struct UnwrittenEmissions {
+    emissions: Emissions,
+    first: Option<(Instant, u64)>,
+    /// Bytes before the first one.
+    before: u64,
+}
+
+impl UnwrittenEmissions {
+    fn new(mut emissions: Emissions) -> UnwrittenEmissions {
+        UnwrittenEmissions { first: emissions.next_emission(), emissions, before: 0 }
+    }
+
+    /// Removes and returns the first emission if it is due and ends within this number of written bytes.
+    fn next_written(&mut self, now: Instant, written: u64) -> Option<(Instant, u64)> {
+        let is_written = |(due, bytes): &(Instant, u64)| *due <= now && self.before + bytes <= written;
+        let (due, bytes) = self.first.filter(is_written)?;
+        self.before += bytes;
+        self.first = self.emissions.next_emission();
+        Some((due, bytes))
+    }
+}
+
 impl TcpSender {
     /// Opens and binds the socket.
     pub fn prepare(
@@ -83,6 +104,8 @@ impl TcpSender {
         set_traffic_class(socket.as_fd(), task).map_err(FlowProblem::system("setting the traffic class"))?;
         set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT)
             .map_err(FlowProblem::system("limiting the unsent bytes"))?;
+        let bulk = emissions.is_bulk();
+        let unwritten = (!bulk).then(|| UnwrittenEmissions::new(emissions.clone()));
         let mut emissions = emissions;
         let upcoming = emissions.next_emission();
         Ok(TcpSender {
@@ -93,12 +116,11 @@ impl TcpSender {
             is_opened_by_receiver,
             start: Instant(task.start.0),
             detail: task.detail,
-            bulk: emissions.is_bulk(),
+            bulk,
             emissions,
             upcoming,
             backlog: 0,
-            waiting: VecDeque::new(),
-            offered: 0,
+            unwritten,
             written: 0,
             resume_at: None,
             error: None,
@@ -140,10 +162,8 @@ impl TcpSender {
         while let Some((due, bytes)) = self.upcoming.filter(|&(due, _)| due <= now) {
             self.upcoming = self.emissions.next_emission();
             self.backlog = self.backlog.saturating_add(bytes);
-            self.offered = self.offered.saturating_add(bytes);
             if !self.bulk {
                 self.punctuality.record_due(due, bytes);
-                self.waiting.push_back((due, bytes, self.offered));
             }
             if bytes != u64::MAX {
                 self.ledger.at(due).offered_bytes += bytes;
@@ -311,10 +331,9 @@ impl TcpSender {
         }
         self.written += bytes;
         self.ledger.at(at).sent_bytes += bytes;
-        while let Some(&(due, size, end)) = self.waiting.front()
-            && end <= self.written
+        while let Some((due, size)) =
+            self.unwritten.as_mut().and_then(|unwritten| unwritten.next_written(at, self.written))
         {
-            self.waiting.pop_front();
             self.punctuality.record_sent(due, at, size);
             self.ledger.at(at).sent += 1;
         }
