@@ -17,6 +17,8 @@ const AGENTS: [&str; 2] = ["left", "right"];
 /// Flow sent by each agent.
 const FLOWS: [&str; 2] = ["east", "west"];
 const LEASE: Duration = Duration::from_secs(8);
+/// Time for which the command waits for an absent agent.
+const PATIENCE: Duration = Duration::from_secs(18);
 /// Time in which agents and controller are connected again after a gap.
 const RECONNECTION: Duration = Duration::from_secs(5);
 /// Validity of certificates. Other steps of the clock are shorter, so that no certificate is renewed.
@@ -105,7 +107,10 @@ impl Case {
         let is_long = outlasts && random.chance(0.25);
         let longest = (LEASE - RECONNECTION).as_millis() as u64;
         let gap = match is_long {
-            true => (LEASE + margin(fault)).as_millis() as u64 + 1_000 + random.below(2_000),
+            true => {
+                let longest = (PATIENCE - RECONNECTION).as_millis() as u64;
+                ((LEASE + margin(fault)).as_millis() as u64 + 1_000 + random.below(2_000)).min(longest)
+            }
             false => random.below(longest),
         };
         let phase = Duration::from_millis(random.below(3_000));
