@@ -34,6 +34,7 @@ pub mod quantity;
 pub mod queue;
 pub mod rng;
 pub mod rsvp;
+mod secret;
 pub mod tcp;
 pub mod time;
 pub mod tournament;

@@ -15,6 +15,13 @@ use netstage_wire::ip::{Ecn, protocol, pseudo_header, v4, v6};
 use netstage_wire::loss_delay::LossDelaySession;
 use netstage_wire::mpls::{self, LabelStackEntry, LabelValue};
 use netstage_wire::mpls_in_udp::{TunnelHeader, source_port};
+use netstage_wire::rsvp::object::{
+    ACK_DESIRED, Challenge, ErrorSpec, FastReroute, HANDSHAKE, Hello, Hop, Integrity, MessageId, MessageIds,
+    Object, Sender, Session, SessionAttribute, Style, TokenBucket,
+};
+use netstage_wire::rsvp::route::{Route, RouteHop};
+use netstage_wire::rsvp::write::RsvpWriter;
+use netstage_wire::rsvp::{self, REFRESH_REDUCTION};
 use netstage_wire::{icmp, tcp, udp};
 use pair::{LEFT_MAC, RIGHT_MAC};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
@@ -341,5 +348,92 @@ fn tshark_decodes_packets() {
     );
 }
 
-netstage_harness::tests![tshark_decodes_measurements, tshark_decodes_packets,];
+/// Builds an IPv4 packet with an RSVP message.
+fn signaling(kind: u8, objects: &[Object<'_>]) -> Vec<u8> {
+    let mut packet = vec![0; 1500];
+    let mut writer = RsvpWriter::new(&mut packet[v4::HEADER..], kind, REFRESH_REDUCTION, 64).unwrap();
+    objects.iter().for_each(|object| writer.object(object).unwrap());
+    let length = writer.finish().len();
+    let header =
+        v4::Header { protocol: rsvp::PROTOCOL, source: PE4[0], destination: PE4[1], ..v4::Header::default() };
+    header.write(&mut packet, length).unwrap();
+    packet.truncate(v4::HEADER + length);
+    packet
+}
+
+fn tshark_decodes_signaling() {
+    let session = Object::Session(Session { endpoint: PE4[1], tunnel: 7, extended: PE4[0].into() });
+    let hop = Object::Hop(Hop { address: PE4[0], interface: 5 });
+    let sender = Sender { address: PE4[0], lsp: 9 };
+    let bucket = TokenBucket { rate: 1e6, size: 1e4, peak: 1e6, min_policed: 64, max_packet: 1500 };
+    let hops = [RouteHop::strict(PE4[1]), RouteHop::Label(LabelValue::new(300).unwrap())];
+    let hops = hops.map(|hop| hop.to_bytes().unwrap());
+    let explicit = Route::new(&hops[0], 20).unwrap();
+    let recorded = hops.concat();
+    let recorded = Object::RecordRoute(Route::new(&recorded, 21).unwrap());
+    let attribute = SessionAttribute { affinities: None, setup: 7, holding: 0, flags: 4, name: b"to-east" };
+    let protection =
+        FastReroute { priorities: [7, 0], hop_limit: 3, flags: 2, bandwidth: 1e6, affinities: [0; 3] };
+    let id = MessageId { flags: ACK_DESIRED, epoch: 0x1234, id: 17 };
+    let error = Object::ErrorSpec(ErrorSpec { node: PE4[1], flags: 0, code: 24, value: 5 });
+    let path = [
+        Object::MessageId(id),
+        session,
+        hop,
+        Object::TimeValues(30_000),
+        Object::ExplicitRoute(explicit),
+        Object::LabelRequest(0x800),
+        Object::SessionAttribute(attribute),
+        Object::FastReroute(protection),
+        Object::SenderTemplate(sender),
+        Object::SenderTspec(bucket),
+        recorded,
+    ];
+    let flow = [Object::Style(Style::SharedExplicit), Object::Flowspec(bucket), Object::FilterSpec(sender)];
+    let label = [Object::Label(LabelValue::new(300).unwrap()), recorded];
+    let resv = [&[session, hop, Object::TimeValues(30_000)][..], &flow, &label].concat();
+    let path_error = [session, error, Object::SenderTemplate(sender), Object::SenderTspec(bucket)];
+    let tear = [session, hop, Object::SenderTemplate(sender), Object::SenderTspec(bucket)];
+    let resv_error = [&[session, hop, error][..], &flow].concat();
+    let numbers = [17_u32, 18].map(u32::to_be_bytes).concat();
+    let refresh = [Object::MessageIds(MessageIds::new(0x1234, &numbers))];
+    let integrity = Integrity { flags: HANDSHAKE, key: 7, sequence: 99, digest: [0xab; 16] };
+    let challenge = Object::Challenge(Challenge { key: 7, cookie: &[0xcd; 16] });
+    let hello =
+        [Object::Integrity(integrity), Object::Hello(Hello { is_request: true, source: 3, destination: 0 })];
+    let acknowledgment = [Object::Acknowledged(MessageId { flags: 0, ..id })];
+    let tunnel = ("rsvp.session.tunnel_id", "7");
+    let message = |kind, objects: &[Object<'_>]| frame(&[], ethertype::IPV4, &signaling(kind, objects));
+    dissect(
+        "signaling",
+        &[
+            (message(rsvp::kind::PATH, &path), &[("rsvp.msg", "1"), tunnel, ("rsvp.sender.lsp_id", "9")]),
+            (message(rsvp::kind::RESV, &resv), &[("rsvp.msg", "2"), tunnel, ("rsvp.label.label", "300")]),
+            (message(rsvp::kind::PATH_ERROR, &path_error), &[("rsvp.msg", "3"), tunnel]),
+            (message(rsvp::kind::RESV_ERROR, &resv_error), &[("rsvp.msg", "4"), tunnel]),
+            (message(rsvp::kind::PATH_TEAR, &tear), &[("rsvp.msg", "5"), tunnel]),
+            (
+                message(rsvp::kind::RESV_TEAR, &[&[session, hop][..], &flow].concat()),
+                &[("rsvp.msg", "6"), tunnel],
+            ),
+            (message(rsvp::kind::ACK, &acknowledgment), &[("rsvp.msg", "13")]),
+            (message(rsvp::kind::SUMMARY_REFRESH, &refresh), &[("rsvp.msg", "15")]),
+            (
+                message(rsvp::kind::HELLO, &hello),
+                &[
+                    ("rsvp.msg", "20"),
+                    ("rsvp.integrity.key_identifier", "000000000007"),
+                    ("rsvp.integrity.sequence_number", "99"),
+                ],
+            ),
+            (message(rsvp::kind::INTEGRITY_CHALLENGE, &[challenge]), &[("rsvp.msg", "25")]),
+            (
+                message(rsvp::kind::INTEGRITY_RESPONSE, &[Object::Integrity(integrity), challenge]),
+                &[("rsvp.msg", "26")],
+            ),
+        ],
+    );
+}
+
+netstage_harness::tests![tshark_decodes_measurements, tshark_decodes_packets, tshark_decodes_signaling,];
 netstage_harness::main![self];

@@ -1,9 +1,35 @@
-//! Keys of encrypted tunnels in the text form of WireGuard: 32 bytes in base64 (RFC 4648 section 4), 44 characters.
+//! Keys: shared ones in files, and those of encrypted tunnels in the text form of WireGuard: 32 bytes in base64 (RFC 4648
+//! section 4), 44 characters.
 
+use crate::error::Problems;
+use crate::scalar::{BoundedCount, FilePath};
+use crate::table::{Located, table};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
-/// Parses a key. Returns `None` unless the text is the one form of 32 bytes.
+table! {
+    /// Key shared with other routers.
+    pub(crate) struct SharedKey "a key" {
+        /// Key number, the same on all routers.
+        number: BoundedCount<0, 255>,
+        /// Key file, relative to this file, with at least 32 hexadecimal digits, as printed by `openssl rand -hex 16`.
+        file: FilePath,
+    }
+}
+
+/// Returns the numbers and files of keys.
+pub(crate) fn shared_keys(keys: &[Located<SharedKey>], problems: &mut Problems) -> Vec<(u8, PathBuf)> {
+    let mut numbers = BTreeSet::new();
+    for key in keys.iter().filter(|key| !numbers.insert(key.value.number.0)) {
+        let message = format!("two keys have the number {}", key.value.number.0);
+        problems.push_help(key.place, message, "messages identify keys by number: change one");
+    }
+    keys.iter().map(|key| (key.value.number.0 as u8, key.value.file.0.clone().into())).collect()
+}
+
+/// Parses a key of a tunnel. Returns `None` unless the text is the one form of 32 bytes.
 pub fn parse_key(text: &str) -> Option<[u8; 32]> {
     STANDARD.decode(text).ok()?.try_into().ok()
 }

@@ -1,6 +1,7 @@
 //! Authentication of control packets (RFC 5880 section 6.7).
 
 use super::{BfdCounters, BfdPeer};
+use crate::secret::equal;
 use alloc::vec::Vec;
 use netstage_wire::bfd::{
     BfdAuthentication, BfdPacket, BfdWriteError, DIGEST_START, DigestKind, MAX_DIGEST, MAX_PACKET,
@@ -49,11 +50,6 @@ impl Sequences {
         let window = first..=3 * u32::from(detect_multiplier);
         self.received.is_none_or(|received| window.contains(&sequence.wrapping_sub(received)))
     }
-}
-
-/// Compares two secrets in a time that does not depend on their contents.
-fn equal(first: &[u8], second: &[u8]) -> bool {
-    first.len() == second.len() && first.iter().zip(second).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }
 
 impl BfdAuthenticationConfig {

@@ -13,14 +13,16 @@
 //! - `label`: the labels of this router.
 //! - `neighbor`: transmission to neighbors, acknowledgments, summary refreshes, limits.
 //! - `hello`: detection of failed and restarted neighbors.
+//! - `authentication`: authentication of messages between neighbors.
 //! - `agenda`: timers.
 //! - `state`: the state of an LSP.
 //!
-//! A reservation has one Resv message per sender. Policing, preemption, local protection (RFC 4090) and authentication
-//! (RFC 2747) are not part of it; messages with DETOUR objects are rejected.
+//! A reservation has one Resv message per sender. Policing, preemption and local protection (RFC 4090) are not part of
+//! it; messages with DETOUR objects are rejected.
 
 mod admission;
 mod agenda;
+mod authentication;
 mod error;
 mod hello;
 mod label;
@@ -48,6 +50,9 @@ use netstage_wire::rsvp::object::{ErrorSpec, Sender, Session};
 use state::LspState;
 use tunnel::Tunnel;
 
+pub use authentication::{
+    RsvpAuthentication, RsvpAuthenticationCounters, RsvpDigest, RsvpKey, RsvpReception,
+};
 pub use tunnel::TunnelRequest;
 
 /// An LSP: a sender of a session.

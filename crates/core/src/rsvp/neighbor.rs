@@ -5,19 +5,23 @@ use super::agenda::Timer;
 use super::state::Foreign;
 use super::{Lsp, RsvpEvent, RsvpNeighbor, RsvpSpeaker, RsvpTransmit};
 use crate::time::{Duration, Instant};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use netstage_wire::mpls::LabelValue;
 use netstage_wire::rsvp::object::{ACK_DESIRED, MessageId, MessageIds, Object, Sender, Session};
-use netstage_wire::rsvp::write::RsvpWriter;
+use netstage_wire::rsvp::write::{INTEGRITY, RsvpWriter};
 use netstage_wire::rsvp::{REFRESH_REDUCTION, kind};
 
-/// Maximum length of a message, bytes: that of an Ethernet frame without the IP header and its router alert option.
-const MAX_MESSAGE: usize = 1476;
+/// Maximum length of a message, bytes: that of an Ethernet frame without the IP header, its router alert option and the
+/// object for authentication.
+const MAX_MESSAGE: usize = 1476 - INTEGRITY;
 /// First retransmission interval, doubled each time, and number of retransmissions (RFC 2961 section 6.3).
 const RETRANSMISSION: Duration = Duration::from_millis(500);
 const MAX_RETRANSMISSIONS: u32 = 3;
+/// Maximum number of messages to a neighbor that are retransmitted until acknowledged. Others wait, so that the setup of
+/// many LSPs at once does not overflow the neighbor's buffers.
+const WINDOW: usize = 256;
 /// Maximum number of message IDs in a summary refresh.
 const MAX_SUMMARY: usize = 300;
 /// Message IDs are collected for a summary refresh during the refresh period divided by this.
@@ -56,6 +60,10 @@ pub(super) struct Neighbor {
     received: BTreeSet<(u32, u32, Slot)>,
     /// IDs for the next summary refresh.
     summary: Vec<u32>,
+    /// Number of outstanding messages.
+    outstanding: usize,
+    /// States whose message waits for the window.
+    waiting: VecDeque<Slot>,
     /// Instance in hellos; zero if the neighbor does not answer.
     pub instance: u32,
 }
@@ -66,8 +74,20 @@ struct Sent {
     transmit: RsvpTransmit,
     id: Option<u32>,
     is_tear: bool,
-    is_acknowledged: bool,
-    retransmissions: u32,
+    delivery: Delivery,
+}
+
+/// Progress of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delivery {
+    /// It is not sent yet.
+    Waiting,
+    /// It is retransmitted until acknowledged.
+    Outstanding { retransmissions: u32 },
+    /// It was acknowledged.
+    Acknowledged,
+    /// It is not acknowledged, because it has no ID or the neighbor does not answer.
+    Unconfirmed,
 }
 
 /// A message to be encoded.
@@ -116,7 +136,7 @@ impl RsvpSpeaker {
     /// Sends a message about a state to a neighbor, in place of the previous message. Path and Resv messages are
     /// refreshed until [`forget`](RsvpSpeaker::forget); tear messages are retransmitted until acknowledged.
     pub(super) fn send(&mut self, now: Instant, to: RsvpNeighbor, slot: Slot, message: &Outgoing<'_>) {
-        self.forget(to, slot);
+        self.forget(now, to, slot);
         let is_tear = matches!(message.kind, kind::PATH_TEAR | kind::RESV_TEAR);
         let reduces = self.config.reduces_refreshes
             && self.neighbors.get(&to).is_some_and(|neighbor| neighbor.reduces_refreshes);
@@ -125,21 +145,64 @@ impl RsvpSpeaker {
             self.message_id
         });
         let Some(transmit) = self.encode(to, message, id) else { return };
-        self.transmits.push_back(transmit.clone());
         let max_sent = self.config.max_paths.saturating_mul(2);
-        let Some(neighbor) = self.neighbors.get_mut(&to) else { return };
-        if is_tear && (id.is_none() || neighbor.sent.len() >= max_sent) {
-            return;
+        let neighbor = self.neighbors.get_mut(&to);
+        let is_kept = |neighbor: &&mut Neighbor| !is_tear || id.is_some() && neighbor.sent.len() < max_sent;
+        let Some(neighbor) = neighbor.filter(is_kept) else { return self.transmits.push_back(transmit) };
+        match id {
+            Some(id) => {
+                neighbor.ids.insert(id, slot);
+                neighbor.waiting.push_back(slot);
+            }
+            None => self.transmits.push_back(transmit.clone()),
         }
-        let sent = Sent { transmit, id, is_tear, is_acknowledged: false, retransmissions: 0 };
-        neighbor.sent.insert(slot, sent);
-        if let Some(id) = id {
-            neighbor.ids.insert(id, slot);
-            self.agenda.set(Timer::Retransmission(to, id), now + RETRANSMISSION);
-        }
+        let delivery = if id.is_some() { Delivery::Waiting } else { Delivery::Unconfirmed };
+        neighbor.sent.insert(slot, Sent { transmit, id, is_tear, delivery });
+        self.fill_window(now, to);
         if !is_tear {
             self.set_refresh_timer(now, slot);
         }
+    }
+
+    /// Sends waiting messages to a neighbor, as far as the window permits.
+    fn fill_window(&mut self, now: Instant, to: RsvpNeighbor) {
+        let Some(neighbor) = self.neighbors.get_mut(&to) else { return };
+        while neighbor.outstanding < WINDOW
+            && let Some(slot) = neighbor.waiting.pop_front()
+        {
+            // The message may have been replaced or forgotten.
+            let sent = neighbor.sent.get_mut(&slot).filter(|sent| sent.delivery == Delivery::Waiting);
+            if let Some(sent) = sent
+                && let Some(id) = sent.id
+            {
+                sent.delivery = Delivery::Outstanding { retransmissions: 0 };
+                neighbor.outstanding += 1;
+                self.transmits.push_back(sent.transmit.clone());
+                self.agenda.set(Timer::Retransmission(to, id), now + RETRANSMISSION);
+            }
+        }
+    }
+
+    /// Ends the retransmission of a message, and lets others follow.
+    fn settle(&mut self, now: Instant, to: RsvpNeighbor, slot: Slot, delivery: Delivery) {
+        let Some(neighbor) = self.neighbors.get_mut(&to) else { return };
+        let Some(sent) = neighbor.sent.get_mut(&slot) else { return };
+        if matches!(sent.delivery, Delivery::Outstanding { .. }) {
+            neighbor.outstanding -= 1;
+        }
+        sent.delivery = delivery;
+        if let Some(id) = sent.id {
+            self.agenda.cancel(Timer::Retransmission(to, id));
+        }
+        self.fill_window(now, to);
+    }
+
+    /// Repeats the messages to a neighbor that it has not acknowledged.
+    pub fn repeat(&mut self, to: RsvpNeighbor) {
+        let Some(neighbor) = self.neighbors.get(&to) else { return };
+        let is_missing = |sent: &&Sent| !matches!(sent.delivery, Delivery::Acknowledged | Delivery::Waiting);
+        let missing = neighbor.sent.values().filter(is_missing);
+        self.transmits.extend(missing.map(|sent| sent.transmit.clone()));
     }
 
     fn set_refresh_timer(&mut self, now: Instant, slot: Slot) {
@@ -155,8 +218,8 @@ impl RsvpSpeaker {
         let Some(sent) = neighbor.sent.get(&slot).filter(|sent| sent.id.is_some() == reduces) else {
             return false;
         };
-        match sent.id.filter(|_| sent.is_acknowledged) {
-            Some(id) => {
+        match (sent.delivery, sent.id) {
+            (Delivery::Acknowledged, Some(id)) => {
                 neighbor.summary.push(id);
                 let is_full = neighbor.summary.len() >= MAX_SUMMARY;
                 self.agenda
@@ -165,7 +228,8 @@ impl RsvpSpeaker {
                     self.send_summary_refresh(to);
                 }
             }
-            None => self.transmits.push_back(sent.transmit.clone()),
+            (Delivery::Waiting, _) => {}
+            _ => self.transmits.push_back(sent.transmit.clone()),
         }
         self.set_refresh_timer(now, slot);
         true
@@ -198,15 +262,18 @@ impl RsvpSpeaker {
         let Some(neighbor) = self.neighbors.get_mut(&to) else { return };
         let Some(slot) = neighbor.ids.get(&id).copied() else { return };
         let Some(sent) = neighbor.sent.get_mut(&slot) else { return };
-        if sent.retransmissions < MAX_RETRANSMISSIONS {
-            sent.retransmissions += 1;
-            let wait = RETRANSMISSION * (1 << sent.retransmissions);
+        let Delivery::Outstanding { retransmissions } = &mut sent.delivery else { return };
+        if *retransmissions < MAX_RETRANSMISSIONS {
+            *retransmissions += 1;
+            let wait = RETRANSMISSION * (1 << *retransmissions);
             self.transmits.push_back(sent.transmit.clone());
             self.counters.retransmitted += 1;
             self.agenda.set(Timer::Retransmission(to, id), now + wait);
         } else if sent.is_tear {
-            self.forget(to, slot);
+            self.forget(now, to, slot);
             self.drop_neighbor_if_unused(to);
+        } else {
+            self.settle(now, to, slot, Delivery::Unconfirmed);
         }
     }
 
@@ -223,26 +290,24 @@ impl RsvpSpeaker {
         let Some(slot) = neighbor.ids.get(&id.id).copied() else { return };
         let Some(sent) = neighbor.sent.get_mut(&slot) else { return };
         match (is_known, sent.is_tear) {
-            (true, false) => {
-                sent.is_acknowledged = true;
-                self.agenda.cancel(Timer::Retransmission(from, id.id));
-            }
+            (true, false) => self.settle(now, from, slot, Delivery::Acknowledged),
             (true, true) => {
-                self.forget(from, slot);
+                self.forget(now, from, slot);
                 self.drop_neighbor_if_unused(from);
             }
             // Only a message that was acknowledged before is in a summary refresh.
-            (false, _) if sent.is_acknowledged => {
-                (sent.is_acknowledged, sent.retransmissions) = (false, 0);
-                self.transmits.push_back(sent.transmit.clone());
-                self.agenda.set(Timer::Retransmission(from, id.id), now + RETRANSMISSION);
+            (false, _) if sent.delivery == Delivery::Acknowledged => {
+                sent.delivery = Delivery::Waiting;
+                neighbor.waiting.push_back(slot);
+                self.fill_window(now, from);
             }
             (false, _) => {}
         }
     }
 
     /// Forgets the last message sent about a state: it is neither refreshed nor retransmitted.
-    pub(super) fn forget(&mut self, to: RsvpNeighbor, slot: Slot) {
+    pub(super) fn forget(&mut self, now: Instant, to: RsvpNeighbor, slot: Slot) {
+        self.settle(now, to, slot, Delivery::Unconfirmed);
         let Some(neighbor) = self.neighbors.get_mut(&to) else { return };
         let Some(sent) = neighbor.sent.remove(&slot) else { return };
         // A tear message is not refreshed; the state may meanwhile be refreshed at another neighbor.
@@ -251,7 +316,6 @@ impl RsvpSpeaker {
         }
         if let Some(id) = sent.id {
             neighbor.ids.remove(&id);
-            self.agenda.cancel(Timer::Retransmission(to, id));
         }
     }
 

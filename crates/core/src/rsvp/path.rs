@@ -290,7 +290,7 @@ impl RsvpSpeaker {
         let Some(state) = self.lsps.remove(&lsp) else { return };
         [Timer::PathCleanup(lsp), Timer::Setup(lsp)].into_iter().for_each(|timer| self.agenda.cancel(timer));
         if let Some(downstream) = &state.downstream {
-            self.forget(downstream.neighbor, Slot::Path(lsp));
+            self.forget(now, downstream.neighbor, Slot::Path(lsp));
             if tears_downstream {
                 self.send_path_tear(now, lsp, &state);
             }

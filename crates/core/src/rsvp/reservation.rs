@@ -216,7 +216,7 @@ impl RsvpSpeaker {
             self.agenda.set(Timer::Setup(lsp), now + self.config.setup_timeout);
         }
         let Some(upstream) = upstream else { return self.ingress_unreserved(lsp) };
-        self.forget(upstream.neighbor, Slot::Resv(lsp));
+        self.forget(now, upstream.neighbor, Slot::Resv(lsp));
         if let Some(label) = label.filter(|label| !label.is_reserved()) {
             self.events.push_back(RsvpEvent::Discard { label });
             self.quarantine(now, label, upstream.neighbor);

@@ -1,5 +1,6 @@
 //! Shared key.
 
+use crate::startup_error::StartupError;
 use ring::hkdf::{HKDF_SHA256, Salt};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::fmt;
@@ -107,6 +108,18 @@ impl PresharedKey {
             .expect("32 bytes are within the limit");
         derived
     }
+}
+
+/// Reads the numbered keys that an owner, such as a peer, shares with this host from their files.
+pub fn read_all(owner: &str, files: &[(u8, PathBuf)]) -> Result<Vec<(u8, Vec<u8>)>, StartupError> {
+    let read = |(number, path): &(u8, PathBuf)| match PresharedKey::read(path) {
+        Ok(key) => Ok((*number, key.0)),
+        Err(error) => Err(StartupError::new(
+            format!("{owner}: key {number}, {}: {error}", path.display()),
+            "create a key with: openssl rand -hex 16; both routers need the same key",
+        )),
+    };
+    files.iter().map(read).collect()
 }
 
 /// Hides the key.

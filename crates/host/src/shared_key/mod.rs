@@ -5,7 +5,7 @@
 mod key;
 mod tls;
 
-pub use key::{KeyError, PresharedKey};
+pub use key::{KeyError, PresharedKey, read_all};
 pub use tls::{
     Acceptor, ConnectionAddresses, DialError, Dialer, TlsConnection, Trust, Verifier, rejection_reason,
 };

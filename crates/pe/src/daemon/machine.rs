@@ -6,10 +6,9 @@ use crate::engine::Keys;
 use crate::engine::host_properties::{HostInterface, HostProperties, PeerProperties};
 use crate::private_key::PrivateKey;
 use netstage_core::edge;
-use netstage_host::shared_key::PresharedKey;
+use netstage_host::shared_key;
 use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{self, PeConfig, PeerTunnel};
-use std::path::PathBuf;
 
 /// Largest MTU used, bytes (jumbo frames).
 const MAX_MTU: u32 = 9_216;
@@ -60,16 +59,6 @@ fn private_key(router: &PeConfig) -> Result<PrivateKey, StartupError> {
 
 /// Reads the keys shared with a peer from their files.
 fn keys(peer: &pe::PeerConfig) -> Result<Option<Keys>, StartupError> {
-    let read = |(number, path): &(u8, PathBuf)| {
-        let key = PresharedKey::read(path).map_err(|error| {
-            let message = format!("peer {}: key {number}, {}: {error}", peer.name, path.display());
-            StartupError::new(
-                message,
-                "create a key with: openssl rand -hex 16; both routers need the same key",
-            )
-        })?;
-        Ok((*number, key.bytes().to_vec()))
-    };
-    let keys: Vec<(u8, Vec<u8>)> = peer.keys.iter().map(read).collect::<Result<_, StartupError>>()?;
+    let keys = shared_key::read_all(&format!("peer {}", peer.name), &peer.keys)?;
     Ok(keys.first().and_then(|(first, _)| Keys::new(*first, &keys)))
 }

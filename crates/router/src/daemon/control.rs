@@ -157,7 +157,7 @@ impl ControlState {
         let mut state = self.orders.ask(super::forward::RouterCommand::Show)?;
         if let Some(found) = self.rsvp.as_ref().and_then(netstage_routing::rsvp::snapshot) {
             state.lsps = found.lsps.iter().map(rsvp::lsp_state).collect();
-            state.counters.extend(rsvp::counters(&found.counters));
+            state.counters.extend(rsvp::counters(&found.counters, &found.authentication));
         }
         if let Some((sessions, counters)) = self.bfd.as_ref().and_then(BfdQuery::ask) {
             state.bfd = sessions;

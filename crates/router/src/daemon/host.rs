@@ -6,7 +6,6 @@ use crate::fib;
 use crate::tables::{Sizes, Tables};
 use netstage_core::forward::IncomingInterface;
 use netstage_core::forward::lpm::LpmShape;
-use netstage_core::quantity::BitRate;
 use netstage_host::netns::netlink::NetlinkError;
 use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_host::netns::settings::{TemporarySettings, ipv6_transit_rule};
@@ -14,11 +13,14 @@ use netstage_host::netns::{Namespace, Netlink};
 use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_host::ports::tun::{Tun, TunLayer};
 use netstage_host::ports::{FramePort, NO_MAC, ReceivedFrame};
+use netstage_host::shared_key;
 use netstage_host::startup_error::StartupError;
 use netstage_routing::bfd::BfdNeighbor;
-use netstage_routing::rsvp::RsvpPlace;
+use netstage_routing::rsvp::{RsvpKey, RsvpPlace};
 use netstage_routing::source::route::KernelIds;
-use netstage_scenario::router::{self, BfdSettings, InterfaceConfig, RouterConfig, RsvpSettings};
+use netstage_scenario::router::{
+    self, BfdSettings, InterfaceConfig, RouterConfig, RsvpInterfaceSettings, RsvpSettings,
+};
 use netstage_wire::ethernet::Mac;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -114,7 +116,7 @@ impl RouterHost {
                 remedy,
             ));
         }
-        let place = |(name, bandwidth): &(String, Option<BitRate>)| {
+        let place = |RsvpInterfaceSettings { name, bandwidth, keys }: &RsvpInterfaceSettings| {
             let number = interfaces.iter().position(|interface| interface.name == *name);
             let link = links.iter().find(|link| link.name == *name);
             let (Some(number), Some(link)) = (number, link) else { return Err(no_interface(name)) };
@@ -127,7 +129,13 @@ impl RouterHost {
                 let remedy = format!("add one, for example with: ip address add 192.0.2.1/30 dev {name}");
                 StartupError::new(format!("{name} speaks RSVP-TE, but has no IPv4 address"), remedy)
             })?;
-            Ok((number as u32, RsvpPlace { name: name.clone(), address, length, bandwidth: *bandwidth }))
+            let keys = shared_key::read_all(&format!("[rsvp.interface.{name}]"), keys)?;
+            let key = |(number, secret): (u8, Vec<u8>)| RsvpKey { number: number.into(), secret };
+            let keys = keys.into_iter().map(key).collect();
+            Ok((
+                number as u32,
+                RsvpPlace { name: name.clone(), address, length, bandwidth: *bandwidth, keys },
+            ))
         };
         settings.interfaces.iter().map(place).collect()
     }

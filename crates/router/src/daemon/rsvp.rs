@@ -7,8 +7,8 @@ use netstage_host::log::{Level, Log};
 use netstage_host::netns::Namespace;
 use netstage_host::startup_error::StartupError;
 use netstage_routing::rsvp::{
-    self, LspStatus, RsvpCommand, RsvpConfig, RsvpCounters, RsvpEvent, RsvpNeighbor, RsvpNextHop, RsvpPlace,
-    RsvpReport, RsvpSockets,
+    self, LspStatus, RsvpAuthenticationCounters, RsvpCommand, RsvpConfig, RsvpCounters, RsvpEvent,
+    RsvpNeighbor, RsvpNextHop, RsvpPlace, RsvpReport, RsvpSockets,
 };
 use netstage_routing::source::path::{
     Destination, InterfaceNeighbor, LabelAction, RoutePath, SourceChange, TablePrefix,
@@ -17,7 +17,7 @@ use netstage_routing::source::{RankedRoutes, SourceKey};
 use netstage_scenario::router::{RsvpSettings, RsvpTunnelSettings};
 use netstage_wire::mpls::LabelValue;
 use nix::sys::eventfd::EventFd;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -123,22 +123,21 @@ impl Rsvp {
     /// Sets the tunnels that begin here. A tunnel is known by its name. Returns the changed routes.
     pub fn set_tunnels(&mut self, tunnels: &[RsvpTunnelSettings]) -> Vec<SourceKey> {
         let mut changes = Vec::new();
-        let is_gone = |tunnel: &Tunnel| !tunnels.iter().any(|new| new.name == tunnel.settings.name);
-        let gone: Vec<u16> =
-            self.tunnels.iter().filter(|(_, tunnel)| is_gone(tunnel)).map(|(number, _)| *number).collect();
-        for number in gone {
+        let name = |(number, tunnel): (&u16, &Tunnel)| (tunnel.settings.name.clone(), *number);
+        let mut gone: BTreeMap<String, u16> = self.tunnels.iter().map(name).collect();
+        let known: Vec<Option<u16>> = tunnels.iter().map(|new| gone.remove(&new.name)).collect();
+        for number in gone.into_values() {
             self.command(RsvpCommand::RemoveTunnel(number));
             changes.extend(self.route(number, None));
             self.tunnels.remove(&number);
         }
-        for settings in tunnels {
-            let known = self.tunnels.iter().find(|(_, tunnel)| tunnel.settings.name == settings.name);
-            let number = known.map(|(number, _)| *number);
-            if known.is_some_and(|(_, tunnel)| tunnel.settings == *settings) {
+        let in_use: BTreeSet<u16> = self.tunnels.keys().copied().collect();
+        let mut free = (1..=u16::MAX).filter(|number| !in_use.contains(number));
+        for (settings, known) in tunnels.iter().zip(known) {
+            let Some(number) = known.or_else(|| free.next()) else { continue };
+            if self.tunnels.get(&number).is_some_and(|tunnel| tunnel.settings == *settings) {
                 continue;
             }
-            let free = || (1..=u16::MAX).find(|number| !self.tunnels.contains_key(number));
-            let Some(number) = number.or_else(free) else { continue };
             changes.extend(self.route(number, None));
             let in_use = self.tunnels.remove(&number).and_then(|tunnel| tunnel.in_use);
             // To another endpoint, the speaker does not keep the previous LSP.
@@ -368,9 +367,12 @@ pub(super) fn lsp_state(status: &LspStatus) -> LspState {
 }
 
 /// Returns the counters of a speaker.
-pub(super) fn counters(counters: &RsvpCounters) -> Vec<CounterValue> {
+pub(super) fn counters(
+    counters: &RsvpCounters,
+    authentication: &RsvpAuthenticationCounters,
+) -> Vec<CounterValue> {
     use Severity::{Error, Info, Warning};
-    let c = counters;
+    let (c, a) = (counters, authentication);
     let all = [
         ("received", Info, c.received, "RSVP message received."),
         ("sent", Info, c.sent, "RSVP message sent, including retransmissions."),
@@ -400,6 +402,25 @@ pub(super) fn counters(counters: &RsvpCounters) -> Vec<CounterValue> {
         ),
         ("unreserved", Warning, c.unreserved, "LSP that the next router did not reserve in time."),
         ("too_long", Error, c.too_long, "RSVP message not sent because of its length."),
+        ("unauthenticated", Error, a.unauthenticated, "RSVP message without authentication."),
+        ("unknown_key", Error, a.unknown_key, "RSVP message with an unknown key."),
+        ("wrong_digest", Error, a.wrong_digest, "RSVP message with a wrong digest."),
+        (
+            "replayed",
+            Error,
+            a.replayed,
+            "RSVP message with a sequence number that is not above the last one.",
+        ),
+        ("reflected", Error, a.reflected, "RSVP message of this router that was sent back."),
+        (
+            "unchallenged",
+            Info,
+            a.unchallenged,
+            "RSVP message from a neighbor that had not answered a challenge yet.",
+        ),
+        ("key_limited", Error, a.limited, "RSVP message from further neighbors than an interface may have."),
+        ("challenges", Info, a.challenges, "Challenge sent to a neighbor (RFC 2747)."),
+        ("responses", Info, a.responses, "Challenge of a neighbor answered."),
     ];
     let value = |(name, severity, packets, meaning): (&str, Severity, u64, &str)| {
         CounterValue::new("rsvp", name, severity.name(), meaning, packets)

@@ -3,14 +3,21 @@
 use super::interface::Interface;
 use super::{RsvpCommand, RsvpFault, RsvpReport, RsvpSnapshot, RsvpSockets};
 use crate::epoch::now_since;
-use netstage_core::rsvp::{RsvpConfig, RsvpInterface, RsvpSpeaker, RsvpTransmit};
+use hmac::{Hmac, Mac as _};
+use md5::Md5;
+use netstage_core::rsvp::{
+    RsvpAuthentication, RsvpConfig, RsvpInterface, RsvpReception, RsvpSpeaker, RsvpTransmit,
+};
 use netstage_core::time::{Duration, Instant};
+use netstage_host::shared_key::PresharedKey;
+use netstage_wire::rsvp::object::DIGEST;
 use std::collections::BTreeSet;
 use std::future::{Future as _, poll_fn};
 use std::io;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Sleep, sleep_until};
 
@@ -19,6 +26,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Driver<H> {
     speaker: RsvpSpeaker,
+    authentication: RsvpAuthentication,
     place: RsvpSockets,
     /// Open interfaces, in the order of the place.
     interfaces: Vec<Option<Interface>>,
@@ -46,6 +54,7 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
     ) -> io::Result<Driver<H>> {
         let mut driver = Driver {
             speaker: RsvpSpeaker::new(config),
+            authentication: authentication(epoch)?,
             interfaces: Vec::new(),
             next_check: Instant::ZERO,
             tunnels: BTreeSet::new(),
@@ -60,7 +69,9 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
                 io::Error::new(error.kind(), format!("cannot run RSVP on {}: {error}; {remedy}", place.name))
             })?;
             driver.interfaces.push(Some(opened));
-            driver.speaker.set_interface(now_since(epoch), position as u32 + 1, settings(place));
+            let (number, settings) = (position as u32 + 1, settings(place));
+            driver.authentication.set_interface(number, &settings, place.keys.clone());
+            driver.speaker.set_interface(now_since(epoch), number, settings);
         }
         Ok(driver)
     }
@@ -136,6 +147,7 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
                 let _ = answer.send(RsvpSnapshot {
                     lsps: self.speaker.lsps().collect(),
                     counters: self.speaker.counters(),
+                    authentication: self.authentication.counters(),
                 });
             }
             RsvpCommand::Stop => {}
@@ -145,12 +157,23 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
     fn receive(&mut self) {
         let now = self.now();
         for position in 0..self.interfaces.len() {
-            let Driver { speaker, interfaces, .. } = self;
+            let Driver { speaker, authentication, interfaces, .. } = self;
             let Some(interface) = &mut interfaces[position] else { continue };
-            let mut each = |source: Ipv4Addr, message: &[u8]| {
-                speaker.handle_packet(now, position as u32 + 1, source, message);
+            let (number, mut answers) = (position as u32 + 1, Vec::new());
+            let mut each = |source: Ipv4Addr, message: &[u8]| match authentication
+                .receive(now, number, source, message)
+            {
+                RsvpReception::Accept => speaker.handle_packet(now, number, source, message),
+                RsvpReception::Drop => {}
+                RsvpReception::Challenge(challenge) => answers.push(challenge),
+                RsvpReception::Respond(response) => {
+                    speaker.repeat(response.to);
+                    answers.push(response);
+                }
             };
-            if let Err(error) = interface.receive(&mut each) {
+            let received = interface.receive(&mut each);
+            answers.iter().for_each(|answer| self.send(answer));
+            if let Err(error) = received {
                 self.fail(position, &error);
             }
         }
@@ -193,7 +216,8 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
             (self.handle)(now_since(self.epoch), reports);
         }
         while let Some(transmit) = self.speaker.poll_transmit() {
-            self.send(&transmit);
+            let signed = self.authentication.sign(self.now(), transmit);
+            self.send(&signed);
         }
     }
 
@@ -206,6 +230,35 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
     }
 }
 
+/// Returns the authentication of a speaker, with a clock that began at `epoch`.
+fn authentication(epoch: std::time::Instant) -> io::Result<RsvpAuthentication> {
+    let started = SystemTime::now() - epoch.elapsed();
+    let since_1970 = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let secret = PresharedKey::generate().map_err(io::Error::other)?;
+    let secret = *secret.bytes().first_chunk().expect("a key has 128 bits");
+    Ok(RsvpAuthentication::new(hmac_md5, since_1970.as_nanos() as u64, secret))
+}
+
+/// HMAC-MD5 (RFC 2104), which RFC 2747 requires.
+fn hmac_md5(secret: &[u8], message: &[u8]) -> [u8; DIGEST] {
+    let mut mac = Hmac::<Md5>::new_from_slice(secret).expect("a key has any length");
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
 fn settings(place: &super::RsvpPlace) -> RsvpInterface {
     RsvpInterface { address: place.address, length: place.length, bandwidth: place.bandwidth }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_those_of_rfc_2202() {
+        let expected = |text: &str| u128::from_str_radix(text, 16).unwrap().to_be_bytes();
+        assert_eq!(hmac_md5(&[0x0b; 16], b"Hi There"), expected("9294727a3638bb1c13f48ef8158bfc9d"));
+        let long = b"Test Using Larger Than Block-Size Key - Hash Key First";
+        assert_eq!(hmac_md5(&[0xaa; 80], long), expected("6b1ab7fe4bd7bf8f0b62e6ce61b9d0cd"));
+    }
 }

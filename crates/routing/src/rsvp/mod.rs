@@ -14,7 +14,8 @@ mod driver;
 mod interface;
 
 pub use netstage_core::rsvp::{
-    LspStatus, RsvpConfig, RsvpCounters, RsvpEvent, RsvpNeighbor, RsvpNextHop, TunnelRequest,
+    LspStatus, RsvpAuthenticationCounters, RsvpConfig, RsvpCounters, RsvpEvent, RsvpKey, RsvpNeighbor,
+    RsvpNextHop, TunnelRequest,
 };
 pub use netstage_wire::rsvp::route::RouteHop;
 
@@ -48,6 +49,8 @@ pub struct RsvpPlace {
     pub length: u8,
     /// Bandwidth for reservations of sent traffic; `None` for no limit.
     pub bandwidth: Option<BitRate>,
+    /// Keys of the authentication (RFC 2747), without which messages are neither signed nor checked. The first one signs.
+    pub keys: Vec<RsvpKey>,
 }
 
 /// Command to a speaker.
@@ -98,6 +101,8 @@ pub struct RsvpSnapshot {
     pub lsps: Vec<LspStatus>,
     /// Counters of the speaker.
     pub counters: RsvpCounters,
+    /// Counters of its authentication.
+    pub authentication: RsvpAuthenticationCounters,
 }
 
 /// Returns a number for [`RsvpConfig::instance`], which differs after each restart.

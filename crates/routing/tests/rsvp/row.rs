@@ -69,7 +69,13 @@ pub fn row(change: impl Fn(RsvpConfig) -> RsvpConfig) -> [Router; 3] {
 
 fn place(name: &str, link: u8, end: u8) -> RsvpPlace {
     let address = Ipv4Addr::new(10, 0, link, end);
-    RsvpPlace { name: name.into(), address, length: 24, bandwidth: Some(BitRate(1_000_000)) }
+    RsvpPlace {
+        name: name.into(),
+        address,
+        length: 24,
+        bandwidth: Some(BitRate(1_000_000)),
+        keys: Vec::new(),
+    }
 }
 
 fn start(namespace: Namespace, interfaces: Vec<RsvpPlace>, config: RsvpConfig) -> Router {

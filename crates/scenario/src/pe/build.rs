@@ -8,6 +8,7 @@ use super::{
 };
 use crate::error::{Problems, SourceRange, did_you_mean};
 use crate::file::control::ControlTable;
+use crate::key::shared_keys;
 use crate::scalar::BoundedCount;
 use crate::table::{List, Located, NamedTables};
 use netstage_core::edge::IpPrefix;
@@ -132,23 +133,13 @@ fn peer(member: &crate::table::NamedTable<file::PeerTable>, problems: &mut Probl
         },
     };
     let protection = protection(member, peer, problems)?;
-    let mut numbers = BTreeSet::new();
-    for key in peer.keys.0.iter().filter(|key| !numbers.insert(key.value.number.0)) {
-        let message = format!("two keys have the number {}", key.value.number.0);
-        problems.push_help(key.place, message, "messages identify keys by number: change one");
-    }
     Some(PeerConfig {
         name: member.name.clone(),
         tunnel,
         mtu: peer.mtu.map(|mtu| mtu.0 as u16),
         clamp_segment_size: peer.clamp_segment_size,
         news: peer.news,
-        keys: peer
-            .keys
-            .0
-            .iter()
-            .map(|key| (key.value.number.0 as u8, key.value.file.0.clone().into()))
-            .collect(),
+        keys: shared_keys(&peer.keys.0, problems),
         protection,
     })
 }

@@ -4,6 +4,7 @@ use super::{PortKind, ReversePathCheck};
 use crate::address::{Address, LabelNumber, LinkAddress, Listen, PrefixText, PublicKeyText, StationText};
 use crate::error::Problems;
 use crate::file::control::Treatment;
+use crate::key::SharedKey;
 use crate::quantity::Dimension;
 use crate::scalar::{
     BoundedCount, BoundedSize, FilePath, InterfaceName, Positive, QueueLength, VpnName, bounded, text,
@@ -83,16 +84,6 @@ table! {
         public_key: PublicKeyText,
         /// UDP port of the peer for encrypted packets: its `encryption_port`.
         port: BoundedCount<1, 65_535> = 51820,
-    }
-}
-
-table! {
-    /// Key shared by two provider edge routers.
-    pub(crate) struct SharedKey "a key" {
-        /// Key number, the same on both routers.
-        number: BoundedCount<0, 255>,
-        /// Key file, relative to this file, with at least 32 hexadecimal digits, as printed by `openssl rand -hex 16`.
-        file: FilePath,
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{CounterGranularity, FastPath, KilledBehavior};
 use crate::address::{Address, HopText, LabelNumber, Listen, Loopback, PrefixText, V4Address};
 use crate::file::control::ClassTable;
+use crate::key::SharedKey;
 use crate::scalar::{BoundedCount, FilePath, InterfaceName, PositiveDuration};
 use crate::table::{List, Located, NamedTables, choice, table};
 use netstage_core::forward::TunnelModel;
@@ -106,6 +107,8 @@ table! {
     pub(crate) struct RsvpInterfaceTable "an RSVP-TE interface" {
         /// Bandwidth for reservations of sent packets. Default: no limit.
         bandwidth: Option<BitRate>,
+        /// Keys shared with all neighbors on the interface, which authenticate messages (RFC 2747). The first one signs; all are accepted. Default: no authentication.
+        keys: List<Located<SharedKey>>,
     }
 }
 

@@ -5,7 +5,7 @@ mod file;
 mod rsvp;
 
 pub use bfd::BfdSettings;
-pub use rsvp::{RsvpSettings, RsvpTunnelSettings};
+pub use rsvp::{RsvpInterfaceSettings, RsvpSettings, RsvpTunnelSettings};
 
 use crate::error::{Errors, Problems, SourceRange, did_you_mean};
 use crate::file::control::ClassTable;
@@ -133,6 +133,8 @@ pub fn parse(name: &str, text: &str) -> Result<RouterConfig, Errors> {
     let mut router = configuration(name, text, |file, problems| Some(build(file, problems)))?;
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     router.routes = router.routes.map(|file| folder.join(file));
+    let interfaces = router.rsvp.iter_mut().flat_map(|rsvp| &mut rsvp.interfaces);
+    interfaces.flat_map(|interface| &mut interface.keys).for_each(|(_, file)| *file = folder.join(&*file));
     Ok(router)
 }
 
@@ -265,13 +267,19 @@ mod tests {
     #[test]
     fn tunnels_are_parsed() {
         let text = "[router]\ninterfaces = [\"eth0\", \"eth1\"]\n[rsvp]\nrouter_id = \"10.0.0.1\"\n\
-            [rsvp.interface.eth1]\nbandwidth = \"1 Gbit/s\"\n[rsvp.tunnel.west]\nto = \"10.0.0.9\"\n\
+            [rsvp.interface.eth1]\nbandwidth = \"1 Gbit/s\"\n\
+            keys = [{ number = 7, file = \"core.key\" }]\n[rsvp.tunnel.west]\nto = \"10.0.0.9\"\n\
             route = [\"10.1.0.2\", \"10.0.0.9 loose\"]\nbandwidth = \"10 Mbit/s\"\nprefixes = [\"10.9.0.0/16\"]\n";
-        let router = parse("router.toml", text).unwrap();
+        let router = parse("/etc/netstage/router.toml", text).unwrap();
         let labeled: Vec<(bool, bool)> = router.interfaces.iter().map(|one| (one.mpls, one.rsvp)).collect();
         assert_eq!(labeled, [(false, false), (true, true)]);
         let rsvp = router.rsvp.unwrap();
-        assert_eq!(rsvp.interfaces, [("eth1".to_owned(), Some(BitRate(1_000_000_000)))]);
+        let interface = RsvpInterfaceSettings {
+            name: "eth1".into(),
+            bandwidth: Some(BitRate(1_000_000_000)),
+            keys: vec![(7, "/etc/netstage/core.key".into())],
+        };
+        assert_eq!(rsvp.interfaces, [interface]);
         assert_eq!((rsvp.first_label.number(), rsvp.egress), (524_288, EgressLabel::ImplicitNull));
         let tunnel = &rsvp.tunnels[0];
         let hop = |address: [u8; 4], is_loose| RouteHop::Ipv4 {

@@ -3,6 +3,7 @@
 use super::file::{RsvpSection, RsvpTunnelTable};
 use super::{InterfaceConfig, find_interface};
 use crate::error::Problems;
+use crate::key::shared_keys;
 use crate::table::Located;
 use netstage_core::edge::IpPrefix;
 use netstage_core::quantity::BitRate;
@@ -10,14 +11,15 @@ use netstage_core::rsvp::{EgressLabel, TunnelRequest};
 use netstage_core::time::Duration;
 use netstage_wire::mpls::LabelValue;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 /// RSVP-TE settings of a router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RsvpSettings {
     /// Address at which LSPs begin and end.
     pub router_id: Ipv4Addr,
-    /// Interfaces with their bandwidth for reservations.
-    pub interfaces: Vec<(String, Option<BitRate>)>,
+    /// Interfaces.
+    pub interfaces: Vec<RsvpInterfaceSettings>,
     /// LSPs that begin here.
     pub tunnels: Vec<RsvpTunnelSettings>,
     /// First label to assign.
@@ -28,6 +30,17 @@ pub struct RsvpSettings {
     pub refresh: Duration,
     /// Interval between hellos.
     pub hello: Duration,
+}
+
+/// Interface that speaks RSVP-TE.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RsvpInterfaceSettings {
+    /// Name.
+    pub name: String,
+    /// Bandwidth for reservations.
+    pub bandwidth: Option<BitRate>,
+    /// Numbers and files of the keys; the first one signs.
+    pub keys: Vec<(u8, PathBuf)>,
 }
 
 /// LSP that begins at a router.
@@ -72,7 +85,11 @@ pub(super) fn build(
         }
         interface.mpls = true;
         interface.rsvp = true;
-        speaking.push((member.name.clone(), table.bandwidth));
+        speaking.push(RsvpInterfaceSettings {
+            name: member.name.clone(),
+            bandwidth: table.bandwidth,
+            keys: shared_keys(&table.keys.0, problems),
+        });
     }
     let mut tunnels: Vec<RsvpTunnelSettings> = Vec::new();
     for member in section.tunnel.0.iter() {

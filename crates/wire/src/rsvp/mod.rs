@@ -1,5 +1,5 @@
 //! Resource reservation protocol with extensions for LSP tunnels (RSVP-TE): messages and their objects (RFC 2205,
-//! 3209), refresh reduction (RFC 2961), authentication (RFC 2747), and fast reroute (RFC 4090).
+//! 3209), refresh reduction (RFC 2961), authentication (RFC 2747, 3097), and fast reroute (RFC 4090).
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -51,6 +51,8 @@ pub mod kind {
     pub const ACK: u8 = 13;
     pub const SUMMARY_REFRESH: u8 = 15;
     pub const HELLO: u8 = 20;
+    pub const INTEGRITY_CHALLENGE: u8 = 25;
+    pub const INTEGRITY_RESPONSE: u8 = 26;
 }
 
 /// Error codes of ERROR_SPEC objects (RFC 2205 appendix B, RFC 3209 section 7.3).
@@ -155,6 +157,11 @@ impl<'a> RsvpPacket<'a> {
         Ok(RsvpPacket { kind: head[1], flags: head[0] & 0xf, ttl: head[4], body: &message[HEADER..] })
     }
 
+    /// Returns the length, bytes.
+    pub const fn length(&self) -> usize {
+        HEADER + self.body.len()
+    }
+
     /// Iterates over the objects; ends after the first one with an invalid length.
     pub fn objects(&self) -> impl Iterator<Item = Result<RawObject<'a>, RsvpError>> + use<'a> {
         object::objects(self.body)
@@ -188,7 +195,7 @@ impl<'a> RsvpPacket<'a> {
                 kind::BUNDLE => Err(RsvpError::Kind(kind::BUNDLE)),
                 _ => Ok(packet),
             });
-            rest = found.map_or(&[], |packet| &rest[HEADER + packet.body.len()..]);
+            rest = found.map_or(&[], |packet| &rest[packet.length()..]);
             Some(found)
         })
     }

@@ -34,6 +34,7 @@ pub mod class {
     pub const MESSAGE_ID_ACK: u8 = 24;
     pub const MESSAGE_ID_LIST: u8 = 25;
     pub const DETOUR: u8 = 63;
+    pub const CHALLENGE: u8 = 64;
     pub const FAST_REROUTE: u8 = 205;
     pub const SESSION_ATTRIBUTE: u8 = 207;
 }
@@ -255,7 +256,7 @@ pub struct Hello {
 /// Authentication of a message (RFC 2747 section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Integrity {
-    /// Flags: 1 for handshakes.
+    /// Flags: [`HANDSHAKE`].
     pub flags: u8,
     /// Number of the key, 48 bits.
     pub key: u64,
@@ -267,6 +268,19 @@ pub struct Integrity {
 
 /// Length of a digest: HMAC-MD5, bytes.
 pub const DIGEST: usize = 16;
+/// Highest number of a key: 48 bits.
+pub const KEY_NUMBERS: u64 = 0xffff_ffff_ffff;
+/// Flag of [`Integrity`]: the sender answers challenges.
+pub const HANDSHAKE: u8 = 0x80;
+
+/// Challenge to prove that a message is not a repetition (RFC 2747 section 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Challenge<'a> {
+    /// Number of the key, 48 bits.
+    pub key: u64,
+    /// Cookie, which the response repeats.
+    pub cookie: &'a [u8],
+}
 
 /// Request for local protection (RFC 4090 section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -292,6 +306,8 @@ pub enum Object<'a> {
     Hop(Hop),
     /// Authentication.
     Integrity(Integrity),
+    /// Challenge of the receiver of a message.
+    Challenge(Challenge<'a>),
     /// Refresh period, milliseconds.
     TimeValues(u32),
     /// Error.
@@ -387,6 +403,7 @@ impl<'a> Object<'a> {
             class::SESSION_ATTRIBUTE => &[7, 1],
             class::HOP
             | class::INTEGRITY
+            | class::CHALLENGE
             | class::TIME_VALUES
             | class::ERROR_SPEC
             | class::STYLE
@@ -425,10 +442,13 @@ impl<'a> Object<'a> {
             (class::HOP, 8) => Object::Hop(Hop { address: address(0), interface: u32_at(value, 4) }),
             (class::INTEGRITY, 32) => Object::Integrity(Integrity {
                 flags: value[0],
-                key: u64_at(value, 0) & 0xffff_ffff_ffff,
+                key: u64_at(value, 0) & KEY_NUMBERS,
                 sequence: u64_at(value, 8),
                 digest: *value.last_chunk()?,
             }),
+            (class::CHALLENGE, 12..) => {
+                Object::Challenge(Challenge { key: u64_at(value, 0) & KEY_NUMBERS, cookie: &value[8..] })
+            }
             (class::TIME_VALUES, 4) => Object::TimeValues(u32_at(value, 0)),
             (class::ERROR_SPEC, 8) => Object::ErrorSpec(ErrorSpec {
                 node: address(0),

@@ -1,6 +1,8 @@
 //! Writing of RSVP messages.
 
-use super::object::{Integrity, MessageId, Object, RawObject, Sender, Style, TokenBucket, class};
+use super::object::{
+    Integrity, KEY_NUMBERS, MessageId, Object, RawObject, Sender, Style, TokenBucket, class,
+};
 use super::{HEADER, OBJECT_HEADER, VERSION};
 use crate::checksum::checksum;
 
@@ -79,6 +81,10 @@ impl<'a> RsvpWriter<'a> {
                 self.words(&[hop.interface])
             }
             Object::Integrity(integrity) => self.integrity(&integrity),
+            Object::Challenge(challenge) => {
+                self.put(&(challenge.key & KEY_NUMBERS).to_be_bytes())?;
+                self.put(challenge.cookie)
+            }
             Object::TimeValues(period) => self.words(&[period]),
             Object::ErrorSpec(error) => {
                 self.put(&error.node.octets())?;
@@ -118,7 +124,7 @@ impl<'a> RsvpWriter<'a> {
     }
 
     fn integrity(&mut self, integrity: &Integrity) -> Result<(), RsvpMessageFull> {
-        let head = u64::from(integrity.flags) << 56 | integrity.key & 0xffff_ffff_ffff;
+        let head = u64::from(integrity.flags) << 56 | integrity.key & KEY_NUMBERS;
         self.put(&head.to_be_bytes())?;
         self.put(&integrity.sequence.to_be_bytes())?;
         self.put(&integrity.digest)
@@ -187,6 +193,7 @@ fn class_of(object: &Object<'_>) -> Option<(u8, u8)> {
         Object::Session(_) => (class::SESSION, 7),
         Object::Hop(_) => (class::HOP, 1),
         Object::Integrity(_) => (class::INTEGRITY, 1),
+        Object::Challenge(_) => (class::CHALLENGE, 1),
         Object::TimeValues(_) => (class::TIME_VALUES, 1),
         Object::ErrorSpec(_) => (class::ERROR_SPEC, 1),
         Object::Style(_) => (class::STYLE, 1),

@@ -11,6 +11,7 @@ pub use clock_change::ClockChange;
 pub use reflector::{ReceivedPacketInfo, ReflectorConfig, ReflectorCounts, SessionReflector};
 pub use sender::{SenderConfig, SenderResult, SessionSender, StampSample};
 
+use crate::secret::equal;
 use crate::time::Instant;
 use alloc::vec::Vec;
 use core::fmt;
@@ -72,7 +73,7 @@ fn verify(bytes: &[u8], mode: Mode, mac: Option<DigestFunction<'_>>) -> Result<(
         return Ok(());
     }
     let (covered, digest) = stamp::authenticated(bytes).map_err(|_| RejectReason::Short)?;
-    let right = mac.is_some_and(|mac| equal(mac(&[covered]), digest));
+    let right = mac.is_some_and(|mac| equal(&mac(&[covered]), &digest));
     if right { Ok(()) } else { Err(RejectReason::Digest) }
 }
 
@@ -85,11 +86,6 @@ fn sign(bytes: &mut [u8], mode: Mode, mac: Option<DigestFunction<'_>>) {
         let digest = mac(&[&bytes[..stamp::AUTHENTICATED_PART]]);
         stamp::set_digest(bytes, digest).expect("the base was written");
     }
-}
-
-/// Compares digests in constant time.
-fn equal(one: [u8; DIGEST], other: [u8; DIGEST]) -> bool {
-    one.iter().zip(other).fold(0, |difference, (one, other)| difference | (one ^ other)) == 0
 }
 
 /// Computes the digest over TLVs (RFC 8972 section 4.8), which covers the sequence number and all TLVs before
@@ -122,7 +118,7 @@ fn tlvs_are_intact(bytes: &[u8], mode: Mode, mac: Option<DigestFunction<'_>>) ->
             continue;
         }
         let Ok(digest) = <[u8; DIGEST]>::try_from(&bytes[extent.value()]) else { return false };
-        return mac.is_some_and(|mac| equal(tlv_digest(bytes, base, extent.start, mac), digest));
+        return mac.is_some_and(|mac| equal(&tlv_digest(bytes, base, extent.start, mac), &digest));
     }
     mode == Mode::Unauthenticated || bytes.len() == base
 }

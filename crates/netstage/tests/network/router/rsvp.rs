@@ -6,9 +6,11 @@ use crate::router::network::{
 use crate::support::network::{address, join};
 use crate::support::{TemporaryFolder, TestProcess, within};
 use netstage_host::netns::{Namespace, Netlink};
+use netstage_host::shared_key::PresharedKey;
 use netstage_router::daemon::reload;
 use netstage_router::daemon::state::{LspState, TunnelState};
 use std::net::Ipv4Addr;
+use std::time::Instant;
 
 /// Number of the router in the middle.
 pub const MIDDLE: usize = 2;
@@ -22,7 +24,13 @@ pub struct Row {
     pub world: TwoSites,
     pub middle: Namespace,
     pub folder: TemporaryFolder,
+    /// Settings of each interface that speaks RSVP-TE.
+    pub keys: &'static str,
 }
+
+/// A key of all routers, and one of the first router only.
+pub const KEY: &str = "keys = [{ number = 1, file = \"right.key\" }]\n";
+const OTHER_KEY: &str = "keys = [{ number = 1, file = \"wrong.key\" }]\n";
 
 impl Row {
     pub fn new(name: &str) -> Row {
@@ -41,7 +49,12 @@ impl Row {
             world: TwoSites::new(),
             middle: Namespace::new().unwrap(),
             folder: TemporaryFolder::new(name),
+            keys: "",
         };
+        for name in ["right", "wrong"] {
+            let key = PresharedKey::generate().unwrap().to_hexadecimal();
+            std::fs::write(row.folder.join(format!("{name}.key")), key).unwrap();
+        }
         Netlink::open(&row.world.routers[0]).unwrap().delete_link("core0").unwrap();
         row.middle.loopback_up().unwrap();
         for site in 0..2 {
@@ -59,12 +72,15 @@ impl Row {
     /// Writes the configuration of a router. `head`: further settings of [router]; `settings`: of [rsvp]; `tables`:
     /// further tables.
     pub fn configure(&self, number: usize, [head, settings]: [&str; 2], tables: &str) {
+        let keys = self.keys;
         let (interfaces, speaking) = match number {
             MIDDLE => (
                 "\"site0\", \"site1\"",
-                "[rsvp.interface.site0]\n[rsvp.interface.site1]\nbandwidth = \"1 Mbit/s\"\n",
+                format!(
+                    "[rsvp.interface.site0]\n{keys}[rsvp.interface.site1]\nbandwidth = \"1 Mbit/s\"\n{keys}"
+                ),
             ),
-            _ => ("\"edge0\", \"core0\"", "[rsvp.interface.core0]\n"),
+            _ => ("\"edge0\", \"core0\"", format!("[rsvp.interface.core0]\n{keys}")),
         };
         // The routes for the loose hops to the other router IDs.
         let routes = match number {
@@ -108,8 +124,9 @@ impl Row {
     }
 }
 
-fn test_row(fast_path: &str, egress: &str) {
-    let row = Row::new(&format!("router-rsvp-{fast_path}"));
+fn test_row(fast_path: &str, egress: &str, keys: &'static str) {
+    let mut row = Row::new(&format!("router-rsvp-{fast_path}"));
+    row.keys = keys;
     let head = format!("fast_path = \"{fast_path}\"");
     row.configure(0, [&head, ""], EAST);
     row.configure(1, [&head, &format!("egress = \"{egress}\"")], WEST);
@@ -180,11 +197,68 @@ fn test_row(fast_path: &str, egress: &str) {
 }
 
 fn lsps_by_rsvp_te_in_the_fast_path() {
-    test_row("auto", "explicit-null");
+    test_row("auto", "explicit-null", "");
 }
 
 fn lsps_by_rsvp_te_in_the_slow_path() {
-    test_row("off", "own");
+    test_row("off", "own", KEY);
 }
 
-netstage_harness::tests![lsps_by_rsvp_te_in_the_fast_path, lsps_by_rsvp_te_in_the_slow_path];
+/// A router with another key sets up nothing. After it is started again with the right one, its LSP is up.
+fn lsps_need_the_key_of_the_neighbors() {
+    let mut row = Row::new("router-rsvp-keys");
+    row.keys = KEY;
+    row.configure(1, ["", ""], WEST);
+    row.configure(MIDDLE, ["", ""], "");
+    row.keys = OTHER_KEY;
+    row.configure(0, ["", ""], EAST);
+    let [mut near, _far, _middle] = [0, 1, MIDDLE].map(|number| row.start(number));
+    let rejected = || counted(&state(&row.folder, MIDDLE), "rsvp", "wrong_digest");
+    assert!(within(TIMEOUT, || rejected() > 3));
+    let far = Ipv4Addr::new(10, 255, 0, 1);
+    assert!(row.lsps(MIDDLE).iter().all(|lsp| lsp.to != far) && row.tunnels(0)[0].lsp.is_none());
+    near.signal("-TERM");
+    near.output();
+
+    row.keys = KEY;
+    row.configure(0, ["", ""], EAST);
+    let _near = row.start(0);
+    row.wait_for_lsp(0, None);
+    row.wait_for_lsp(1, None);
+    row.world.transfer();
+    assert_eq!(counted(&state(&row.folder, 0), "rsvp", "unauthenticated"), 0);
+}
+
+/// All messages arrive at the first attempt, because a router sends them no faster than its neighbor handles them.
+fn ten_thousand_lsps_are_set_up() {
+    const LSPS: usize = 10_000;
+    let row = Row::new("router-rsvp-many");
+    row.configure(0, ["", ""], "");
+    row.configure(MIDDLE, ["", ""], "");
+    let [mut near, _middle] = [0, MIDDLE].map(|number| row.start(number));
+    // The log has a line for each LSP, more than a pipe holds.
+    let mut log = near.child().stderr.take().unwrap();
+    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+    let tunnel = |number| {
+        format!("[rsvp.tunnel.t{number}]\nto = \"10.255.0.{MIDDLE}\"\nroute = [\"10.1.0.{MIDDLE}\"]\n")
+    };
+    row.configure(0, ["", ""], &(0..LSPS).map(tunnel).collect::<String>());
+    let begun = Instant::now();
+    reload(&socket(&row.folder, 0)).unwrap();
+    let up = || row.tunnels(0).iter().filter(|tunnel| tunnel.lsp.is_some()).count();
+    assert!(within(TIMEOUT, || up() == LSPS), "{}", up());
+    let state = state(&row.folder, 0);
+    let [sent, repeated] = ["sent", "retransmitted"].map(|name| counted(&state, "rsvp", name));
+    println!(
+        "{LSPS} LSPs in {:.2} s: {sent} messages, {repeated} of them again",
+        begun.elapsed().as_secs_f64()
+    );
+    assert!(repeated < LSPS as u64 / 10, "{repeated} of {sent}");
+}
+
+netstage_harness::tests![
+    lsps_by_rsvp_te_in_the_fast_path,
+    lsps_by_rsvp_te_in_the_slow_path,
+    lsps_need_the_key_of_the_neighbors,
+    ten_thousand_lsps_are_set_up,
+];
