@@ -10,13 +10,14 @@ use crate::cgroup::Cgroup;
 use crate::netns::netlink::Netlink;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, LpmTrie, MapData};
-use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, SockOps};
+use aya::programs::{CgroupAttachMode, CgroupSkb, SockOps};
 use aya::{Ebpf, EbpfLoader, Pod};
 use netstage_core::edge::IpPrefix;
 use netstage_core::quantity::BitRate;
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/egress.bpf.o");
@@ -138,7 +139,8 @@ impl EgressGroup {
         let program: &mut CgroupSkb = program.try_into().expect("the type matches");
         program.load()?;
         let group = File::open(cgroup.folder()).map_err(BpfError::Cgroup)?;
-        program.attach(&group, CgroupSkbAttachType::Egress, CgroupAttachMode::Single)?;
+        let descriptor = program.fd()?;
+        attach(descriptor.as_fd(), group.as_fd()).map_err(BpfError::Cgroup)?;
         let pacing = loaded.program_mut("pace_tcp").expect("the BPF object contains it");
         let pacing: &mut SockOps = pacing.try_into().expect("the type matches");
         pacing.load()?;
@@ -193,6 +195,22 @@ impl EgressGroup {
     fn kernel(&self) -> MutexGuard<'_, Kernel> {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Attaches a program to all that a cgroup sends. Other than a link, the attachment does not end with the process: the
+/// kernel still sends data of closed connections, which hold the removed cgroup and its programs until they end.
+#[allow(unsafe_code)]
+fn attach(program: BorrowedFd<'_>, group: BorrowedFd<'_>) -> io::Result<()> {
+    // Command, type and flag of linux/bpf.h.
+    const BPF_PROG_ATTACH: libc::c_long = 8;
+    const BPF_CGROUP_INET_EGRESS: u32 = 1;
+    const BPF_F_ALLOW_MULTI: u32 = 2;
+    let descriptor = |fd: BorrowedFd<'_>| fd.as_raw_fd() as u32;
+    let request = [descriptor(group), descriptor(program), BPF_CGROUP_INET_EGRESS, BPF_F_ALLOW_MULTI];
+    // SAFETY: the kernel reads `request` within its size; it holds no pointers.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_ATTACH, request.as_ptr(), size_of_val(&request)) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Returns the numbers of the interfaces that have these names now.

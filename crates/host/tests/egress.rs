@@ -14,9 +14,10 @@ use netstage_host::ports::FramePort as _;
 use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_wire::ethernet::{self, ethertype};
 use pair::Pair;
+use socket2::{Domain, SockRef, Socket, Type};
 use std::fs;
-use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -185,6 +186,39 @@ fn limits_apply_to_the_threads_of_the_group_only() {
     assert!(group.drops().rate.other > 0, "{:?}", group.drops());
 }
 
+/// The kernel still sends the data of a connection that its process has closed, or that was killed.
+fn limits_apply_to_what_the_kernel_sends_after_the_end_of_the_group() {
+    needs::root();
+    let group = EgressGroup::create(EgressLimits { has_budget: true, ..EgressLimits::default() }).unwrap();
+    group.allow(1 << 30).unwrap();
+    let pair = Pair::new(VethOptions::default());
+    let at = SocketAddr::from(([10, 1, 0, 1], 9));
+    let listen = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.bind(&at.into()).unwrap();
+        socket.listen(1).unwrap();
+        TcpListener::from(socket)
+    };
+    let listener = pair.right.run(listen).unwrap();
+    let write = || {
+        group.enter().unwrap();
+        let mut stream = TcpStream::connect(at).unwrap();
+        SockRef::from(&stream).set_send_buffer_size(1 << 20).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let written: usize = std::iter::from_fn(|| stream.write(&[0; 1 << 16]).ok()).sum();
+        group.allow(0).unwrap();
+        written
+    };
+    let written = pair.left.run(write).unwrap();
+    drop(group);
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let mut buffer = [0; 1 << 16];
+    let read: usize = std::iter::from_fn(|| stream.read(&mut buffer).ok().filter(|count| *count > 0)).sum();
+    assert!(read < written / 2, "{read} of {written} bytes");
+}
+
 /// Helper of another test: its mount namespace has no hierarchy of cgroups.
 fn limits_without_a_mounted_hierarchy() {
     if std::env::var_os("NETSTAGE_TEST_UNMOUNTED").is_none() {
@@ -216,6 +250,7 @@ fn limits_apply_where_no_hierarchy_is_mounted() {
 netstage_harness::tests![
     no_packet_is_charged_less_than_it_takes_on_the_link,
     limits_apply_to_the_threads_of_the_group_only,
+    limits_apply_to_what_the_kernel_sends_after_the_end_of_the_group,
     #[ignore = "started by the test without a mounted hierarchy"]
     limits_without_a_mounted_hierarchy,
     limits_apply_where_no_hierarchy_is_mounted,

@@ -116,7 +116,12 @@ impl BudgetKeeper {
                 }
                 is_logged = renewed.is_err();
             }
-            let closed = limited.allow(0).and_then(|()| limited.sent()).map_err(io::Error::other);
+            let closed = limited.allow(0).and_then(|()| {
+                // The kernel may just count a packet that it has permitted before.
+                thread::sleep(CHECK_INTERVAL);
+                limited.sent()
+            });
+            let closed = closed.map_err(io::Error::other);
             if let Err(error) = closed.and_then(|sent| lock(&kept).close(sent)) {
                 log(Level::Alarm, &format!("cannot account for `bytes_per_day`: {error}"));
             }
