@@ -141,10 +141,12 @@ struct progress {
 	u32 calls;
 };
 
-/* Arrival of the first packet to a network after the event, and of its last packet. */
+/* Arrival of the first packet to a network after the event, of its last packet, and the longest time between two packets
+ * of which the second arrived after the event. */
 struct arrival {
 	u64 first;
 	u64 last;
+	u64 gap;
 };
 
 struct {
@@ -737,9 +739,11 @@ INLINE void watch(u32 network, u64 time)
 
 	if (!trial || !arrival)
 		return;
-	arrival->last = time;
 	if (trial->event && !arrival->first)
 		arrival->first = time;
+	if (trial->event && arrival->last && time > arrival->last && time - arrival->last > arrival->gap)
+		arrival->gap = time - arrival->last;
+	arrival->last = time;
 }
 
 /* Returns the bit of a kind of fault if a value of at most 32 bits is not zero. There is no branch, because the verifier

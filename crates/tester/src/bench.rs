@@ -103,7 +103,7 @@ impl TestBench {
         let name = flow.name.strip_prefix("test.").unwrap_or(&flow.name);
         let event = ConvergenceEvent::from_test_name(name);
         let (Some((operation, is_mix)), Some(Pattern::Cbr { rate, packet })) =
-            (event.map(|_| (Operation::Ip, false)).or(parse_test_name(name)), flow.traffic.pattern())
+            (self.operation_at(event).or(parse_test_name(name)), flow.traffic.pattern())
         else {
             return Err(RunFailure::Unsupported(format!("{}: not a trial of a router test", flow.name)));
         };
@@ -150,6 +150,11 @@ impl TestBench {
             outcome.void.extend(ended.map(String::from));
             Ok(outcome)
         })
+    }
+
+    /// Returns the operation of the packets in the trial of an event, which have one length.
+    fn operation_at(&self, event: Option<ConvergenceEvent>) -> Option<(Operation, bool)> {
+        Some((self.tester.convergence.as_ref()?.operation_at(event?), false))
     }
 
     pub(super) fn trial_runner(&self) -> TrialRunner<'_> {

@@ -1,11 +1,15 @@
 //! Convergence of forwarding when all routes of the first receiving port are withdrawn or announced at once
-//! (RFC 7747 section 5.6). Further receiving ports announce the same routes as a backup with a longer AS path;
-//! without them, the packets have no route.
+//! (RFC 7747 section 5.6), or when a part of the network fails. Further receiving ports announce the same routes as a
+//! backup with a longer AS path; without them, the packets have no route.
 
 use super::bench::TestBench;
+use super::program::NetworkArrival;
 use super::trial::{EventArrivals, ExpectedPort, TrialEvent, TrialOutcome, TrialRunner, TrialTraffic};
 use netstage_scenario::outcome::RunFailure;
 use netstage_scenario::tester::{Convergence, ConvergenceEvent};
+use std::cell::Cell;
+use std::io;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Forwarding that a router must show before a trial.
@@ -26,12 +30,15 @@ impl TestBench {
         trial: &TrialTraffic,
         stop: &dyn Fn() -> bool,
     ) -> Result<(TrialOutcome, Vec<(u64, u64)>), RunFailure> {
+        if event == ConvergenceEvent::Failure {
+            return self.fail(convergence, trial, stop);
+        }
         let has_backup = self.tester.directions[0].to.len() > 1;
         let is_announced = event == ConvergenceEvent::Withdraw;
         let before = match (event, has_backup) {
             (ConvergenceEvent::Withdraw, _) => ExpectedForwarding::All(ExpectedPort::Only(0)),
-            (ConvergenceEvent::Announce, true) => ExpectedForwarding::All(ExpectedPort::Only(1)),
-            (ConvergenceEvent::Announce, false) => ExpectedForwarding::NoPackets,
+            (_, true) => ExpectedForwarding::All(ExpectedPort::Only(1)),
+            (_, false) => ExpectedForwarding::NoPackets,
         };
         self.reset_readiness();
         self.sessions().announce_everywhere(&self.tester, &self.ports, is_announced);
@@ -50,13 +57,76 @@ impl TestBench {
         let times = result.event_arrivals.as_ref().map_or(Vec::new(), |watched| {
             let [first, others @ ..] = &self.tester.directions[0].to[..] else { return Vec::new() };
             match (event, others) {
-                (ConvergenceEvent::Announce, _) => start_times(watched, &[*first]),
                 (ConvergenceEvent::Withdraw, []) => end_times(watched, *first, gap_ns),
                 (ConvergenceEvent::Withdraw, others) => start_times(watched, others),
+                _ => start_times(watched, &[*first]),
             }
         });
         Ok((result, times))
     }
+
+    /// Runs a trial in which a part of the network fails, and repairs it.
+    fn fail(
+        &self,
+        convergence: &Convergence,
+        trial: &TrialTraffic,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(TrialOutcome, Vec<(u64, u64)>), RunFailure> {
+        let frames = u64::from(self.tester.networks);
+        self.reset_readiness();
+        let before = ExpectedForwarding::All(ExpectedPort::Any);
+        self.wait_until_forwarding(before, trial.operation, trial.lengths[0], frames, stop)?;
+        let runner = TrialRunner { expected_port: ExpectedPort::Any, ..self.trial_runner() };
+        let command = Cell::new(None);
+        let cause = || command.set(Some(start(&convergence.fail_command)));
+        let after = Duration::from_nanos(convergence.before.0);
+        let result = runner.run_while(trial, Some(TrialEvent { after, cause: &cause }), stop);
+        let failed = command.take().map_or(Ok(()), |started| finish(&convergence.fail_command, started));
+        let repaired = match &convergence.repair_command[..] {
+            [] => Ok(()),
+            command => finish(command, start(command)),
+        };
+        failed.and(repaired)?;
+        let result = result.map_err(|error| RunFailure::Failed(error.to_string()))?;
+        if stop() {
+            return Err(RunFailure::Interrupted);
+        }
+        let gap_ns = (f64::from(self.tester.networks) / trial.rate * 1e9) as u64;
+        let times = result.event_arrivals.as_ref().map_or(Vec::new(), |watched| gaps(watched, gap_ns));
+        Ok((result, times))
+    }
+}
+
+fn start(command: &[String]) -> io::Result<Child> {
+    let mut process = Command::new(&command[0]);
+    process.args(&command[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+}
+
+/// Waits for the end of a command of the user.
+fn finish(command: &[String], started: io::Result<Child>) -> Result<(), RunFailure> {
+    let error = |reason: &str| {
+        RunFailure::Failed(format!("[convergence] `{}`: {}", command.join(" "), reason.trim_end()))
+    };
+    let output = started.and_then(Child::wait_with_output).map_err(|system| error(&system.to_string()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(error(&format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)))),
+    }
+}
+
+/// Returns, for each network, the longest time without a packet after the event. Its packets may leave by another port
+/// afterwards. A network without packets at the end is omitted; `gap_ns` is the time between two packets to a network.
+fn gaps(watched: &EventArrivals, gap_ns: u64) -> Vec<(u64, u64)> {
+    let networks = watched.arrivals.first().map_or(0, Vec::len);
+    let gap = |network: usize| {
+        let mut arrivals: Vec<NetworkArrival> = watched.arrivals.iter().map(|port| port[network]).collect();
+        arrivals.sort_unstable_by_key(|arrival| arrival.last_ns);
+        let present = arrivals.pop().filter(|present| present.first_ns > 0)?;
+        let before = arrivals.last().map(|previous| previous.last_ns).filter(|last| *last > 0);
+        let change = before.map_or(0, |before| present.first_ns.saturating_sub(before));
+        (present.last_ns + 2 * gap_ns >= watched.end_ns).then_some(present.gap_ns.max(change))
+    };
+    counted((0..networks).filter_map(gap).collect())
 }
 
 /// Returns the times from the event to the first packet of each network at any of these ports.
@@ -86,11 +156,20 @@ fn counted(mut values: Vec<u64>) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::program::NetworkArrival;
     use super::*;
 
     fn arrivals(times: &[(u64, u64)]) -> Vec<NetworkArrival> {
-        times.iter().map(|&(first_ns, last_ns)| NetworkArrival { first_ns, last_ns }).collect()
+        times.iter().map(|&(first_ns, last_ns)| NetworkArrival { first_ns, last_ns, gap_ns: 0 }).collect()
+    }
+
+    #[test]
+    fn the_longest_time_without_a_packet_is_that_of_the_port_in_use() {
+        // Networks that stay at the first port, end, move to the other port, and never arrive after the event.
+        let mut first = arrivals(&[(1_100, 8_900), (1_100, 5_000), (1_100, 2_000), (0, 900)]);
+        (first[0].gap_ns, first[1].gap_ns) = (400, 500);
+        let second = arrivals(&[(0, 0), (0, 0), (6_000, 9_000), (0, 0)]);
+        let watched = EventArrivals { event_ns: 1_000, end_ns: 9_000, arrivals: vec![first, second] };
+        assert_eq!(gaps(&watched, 100), [(400, 1), (4_000, 1)]);
     }
 
     #[test]

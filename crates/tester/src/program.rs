@@ -89,6 +89,8 @@ pub struct NetworkArrival {
     pub first_ns: u64,
     /// Time of the last packet.
     pub last_ns: u64,
+    /// Longest time between two packets of which the second arrived after the event.
+    pub gap_ns: u64,
 }
 
 /// First frame with a kind of fault (`struct sample`).
@@ -310,10 +312,10 @@ impl FrameReceiver {
 
     /// Returns the arrival times for each of this number of networks.
     pub fn arrivals(&self, networks: u32) -> Result<Vec<NetworkArrival>, BpfError> {
-        let arrivals: Array<&MapData, [u64; 2]> = map(&self.program, "arrivals")?;
+        let arrivals: Array<&MapData, [u64; 3]> = map(&self.program, "arrivals")?;
         let arrival = |network| {
-            let [first_ns, last_ns] = arrivals.get(&network, 0)?;
-            Ok(NetworkArrival { first_ns, last_ns })
+            let [first_ns, last_ns, gap_ns] = arrivals.get(&network, 0)?;
+            Ok(NetworkArrival { first_ns, last_ns, gap_ns })
         };
         (0..networks).map(arrival).collect()
     }

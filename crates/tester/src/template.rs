@@ -122,19 +122,20 @@ pub fn sent_template(operation: Operation, by_peer: Vec<u32>, from: IpAddr, macs
 /// Returns the template of frames expected from the router, with the outermost label of each peer.
 pub fn forwarded_template(
     operation: Operation,
-    model: TunnelModel,
+    (model, hops): (TunnelModel, u8),
     by_peer: Vec<u32>,
     from: IpAddr,
     macs: [Mac; 2],
 ) -> FrameTemplate {
     let is_uniform = model == TunnelModel::Uniform;
+    // The first router pushes, and the last one pops.
     let (label_ttl, ip_ttl) = match operation {
-        Operation::Ip => (0, IP_TTL - 1),
-        Operation::Push => (if is_uniform { IP_TTL - 1 } else { u8::MAX }, IP_TTL - 1),
-        Operation::Swap => (LABEL_TTL - 1, IP_TTL),
-        Operation::Pop => (0, if is_uniform { LABEL_TTL - 1 } else { IP_TTL - 1 }),
-        Operation::Unlabeled => (0, if is_uniform { LABEL_TTL - 1 } else { IP_TTL }),
-        Operation::Php => (if is_uniform { LABEL_TTL - 1 } else { IP_TTL }, IP_TTL),
+        Operation::Ip => (0, IP_TTL - hops),
+        Operation::Push => (if is_uniform { IP_TTL - hops } else { u8::MAX - (hops - 1) }, IP_TTL - 1),
+        Operation::Swap => (LABEL_TTL - hops, IP_TTL),
+        Operation::Pop => (0, if is_uniform { LABEL_TTL - hops } else { IP_TTL - 1 }),
+        Operation::Unlabeled => (0, if is_uniform { LABEL_TTL - hops } else { IP_TTL }),
+        Operation::Php => (if is_uniform { LABEL_TTL - hops } else { IP_TTL }, IP_TTL),
     };
     let entries = by_peer.first().map(|label| entry(*label, label_ttl));
     form(entries.into_iter().collect(), by_peer, ip_ttl, from, macs)

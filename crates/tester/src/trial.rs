@@ -447,7 +447,13 @@ impl TrialRunner<'_> {
                 let labels = self.lsps.outgoing(tester, self.ports, operation, direction)?;
                 let form = match self.is_loop {
                     true => template::sent_template(operation, labels, sources[0], macs),
-                    false => template::forwarded_template(operation, tester.model, labels, sources[0], macs),
+                    false => template::forwarded_template(
+                        operation,
+                        (tester.model, tester.hops),
+                        labels,
+                        sources[0],
+                        macs,
+                    ),
                 };
                 let streams = (first, direction.from.len() as u8);
                 return Ok(ExpectedFrames { direction, number: index, position, form, streams, sources });

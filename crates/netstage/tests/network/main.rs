@@ -70,6 +70,7 @@ netstage_harness::main![
     tester,
     tester::additional_routes,
     tester::convergence,
+    tester::core,
     tester::faults,
     tester::frr,
     tester::gobgp,

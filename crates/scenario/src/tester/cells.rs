@@ -85,9 +85,10 @@ pub fn convergence_cells(
     let (rate, trial) = (convergence.rate, convergence.trial());
     let mut cells = Vec::new();
     for event in &convergence.events {
+        let (arriving, leaving) = convergence.operation_at(*event).labels();
         let text = format!(
             "{}[test.{}]\nkind = \"loss\"\nrate = \"{} bit/s\"\ntrial = \"{} ns\"\n{}",
-            network_text(head, 0, lines),
+            network_text(head, arriving.max(leaving), lines),
             event.name(),
             rate.0,
             trial.0,

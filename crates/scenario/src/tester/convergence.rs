@@ -1,27 +1,33 @@
 //! Convergence tests: withdrawal and advertisement of BGP routes during traffic (RFC 7747 section 5.6; terms of
-//! RFC 6412).
+//! RFC 6412), and failures of the network.
+
+use super::Operation;
 
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
-/// Event that affects all routes of the first receiving port at once.
+/// Event during a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvergenceEvent {
-    /// Withdrawal of the routes.
+    /// Withdrawal of all routes of the first receiving port.
     Withdraw,
     /// Advertisement of the routes after a withdrawal.
     Announce,
+    /// Failure of a link or router, which a command of the user causes.
+    Failure,
 }
 
 impl ConvergenceEvent {
-    /// Both events, in the order of the trials.
-    pub const ALL: [ConvergenceEvent; 2] = [ConvergenceEvent::Withdraw, ConvergenceEvent::Announce];
+    /// All events, in the order of the trials.
+    pub const ALL: [ConvergenceEvent; 3] =
+        [ConvergenceEvent::Withdraw, ConvergenceEvent::Announce, ConvergenceEvent::Failure];
 
     /// Returns the name in configurations, records and figures.
     pub fn name(self) -> &'static str {
         match self {
             ConvergenceEvent::Withdraw => "withdraw",
             ConvergenceEvent::Announce => "announce",
+            ConvergenceEvent::Failure => "failure",
         }
     }
 
@@ -36,6 +42,12 @@ impl ConvergenceEvent {
 pub struct Convergence {
     /// Events, each in a trial of its own.
     pub events: Vec<ConvergenceEvent>,
+    /// Forwarding operation of the packets when a part of the network fails.
+    pub operation: Operation,
+    /// Program and arguments that cause the failure.
+    pub fail_command: Vec<String>,
+    /// Program and arguments that end the failure after the trial; empty for none.
+    pub repair_command: Vec<String>,
     /// Packet rate at the IP layer.
     pub rate: BitRate,
     /// Bytes of an IP packet.
@@ -47,6 +59,11 @@ pub struct Convergence {
 }
 
 impl Convergence {
+    /// Returns the forwarding operation of the packets in the trial of an event.
+    pub fn operation_at(&self, event: ConvergenceEvent) -> Operation {
+        if event == ConvergenceEvent::Failure { self.operation } else { Operation::Ip }
+    }
+
     /// Returns the sending time of a trial.
     pub fn trial(&self) -> Duration {
         Duration(self.before.0 + self.after.0)

@@ -61,6 +61,8 @@ table! {
         drain: Duration = "500 ms",
         /// Expected handling of the time to live and traffic class of labels by the router.
         model: TunnelModel = "uniform",
+        /// Number of routers on the path of the packets, each of which decreases the time to live.
+        hops: BoundedCount<1, 32> = 1,
         /// Packet generator.
         generator: Generator = "auto",
         /// Loss ratios such as ["0 %", "0.5 %"]: for each, the highest rate whose loss does not exceed it is searched (MLRsearch, RFC 9971), and the loss is measured at rates down from the maximum (RFC 2544, 26.3).
@@ -137,10 +139,16 @@ table! {
 }
 
 table! {
-    /// Convergence tests: the routes of the first receiving port are withdrawn and advertised by BGP during traffic. If `operations` is not set, no other test runs.
+    /// Convergence tests: during traffic, the routes of the first receiving port are withdrawn and advertised by BGP, or a link or router fails. If `operations` is not set, no other test runs.
     pub(crate) struct Convergence "[convergence]" {
-        /// Events, each in a trial of its own. Default: both.
-        events: Option<List<ConvergenceEvent, 1, 2>>,
+        /// Events, each in a trial of its own. Default: `failure` with `fail_command`, otherwise `withdraw` and `announce`.
+        events: Option<Located<List<ConvergenceEvent, 1, 3>>>,
+        /// Program and arguments that cause the failure of a link or router. The tester runs it once during traffic, as its own user and in its own network namespace.
+        fail_command: Option<List<String, 1, 64>>,
+        /// Program and arguments that end the failure after the trial.
+        repair_command: Option<List<String, 1, 64>>,
+        /// Forwarding operation of the packets when a link or router fails.
+        operation: Located<Operation> = "ip",
         /// Packet rate at the IP layer. Packets go to the networks in turn, so the resolution of times is the interval between two packets to the same network.
         rate: BitRate = "100 Mbit/s",
         /// Size of the IP packets, including headers. Default: 46 B, or 66 B for IPv6.
@@ -188,6 +196,8 @@ choice!(ConvergenceEvent {
     "withdraw" => ConvergenceEvent::Withdraw,
     /// All routes are advertised again.
     "announce" => ConvergenceEvent::Announce,
+    /// `fail_command` causes the failure of a link or router.
+    "failure" => ConvergenceEvent::Failure,
 });
 
 choice!(RouteSource {

@@ -48,6 +48,8 @@ pub struct Tester {
     pub convergence: Option<Convergence>,
     /// Relation of the time to live and traffic class of a label to those of the packet below.
     pub model: TunnelModel,
+    /// Number of routers on the path of the packets.
+    pub hops: u8,
     /// Packet generator.
     pub generator: Generator,
     /// Line rate of a port.

@@ -59,7 +59,7 @@ impl RsvpSpeakers {
             let name = port.settings.interface.clone();
             let sockets = RsvpSockets {
                 namespace: namespace.try_clone()?,
-                interfaces: vec![RsvpPlace { name, address, length, bandwidth: None }],
+                interfaces: vec![RsvpPlace { name, address, length, bandwidth: None, keys: Vec::new() }],
             };
             for (index, request) in requests(tester, ports, number).into_iter().enumerate() {
                 // Cannot fail, because the receiver is in `tasks`.
@@ -198,9 +198,9 @@ fn update(state: &mut RsvpState, report: RsvpReport) {
 /// Returns the LSPs that a port signals, without duplicates: those that the operations of the test need.
 fn requests(tester: &Tester, ports: &[OpenPort], from: usize) -> Vec<TunnelRequest> {
     let router = v4(ports[from].settings.router);
-    let request = |endpoint: Ipv4Addr, route: &[Ipv4Addr]| TunnelRequest {
+    let request = |endpoint: Ipv4Addr, route: &[RouteHop]| TunnelRequest {
         endpoint,
-        route: route.iter().map(|hop| RouteHop::strict(*hop)).collect(),
+        route: route.to_vec(),
         bandwidth: BitRate(0),
         name: format!("netstage-{endpoint}").into_bytes(),
     };
@@ -209,12 +209,17 @@ fn requests(tester: &Tester, ports: &[OpenPort], from: usize) -> Vec<TunnelReque
         for operation in &tester.operations {
             match operation {
                 Operation::Ip | Operation::Push => {}
-                Operation::Pop => requests.push(request(v4(router_address(tester, &ports[from])), &[router])),
+                Operation::Pop => {
+                    let end = v4(router_address(tester, &ports[from]));
+                    requests.push(request(end, &[RouteHop::strict(router), RouteHop::loose(end)]));
+                }
                 Operation::Swap | Operation::Php | Operation::Unlabeled => {
                     for peer in 0..tester.peer_count(direction) {
                         let to = &ports[direction.to[peer as usize % direction.to.len()]];
                         let far = v4(to.settings.address.0);
-                        requests.push(request(end(tester, *operation, (direction, peer)), &[router, far]));
+                        // Further routers may be on the way to the far port.
+                        let route = [RouteHop::strict(router), RouteHop::loose(far)];
+                        requests.push(request(end(tester, *operation, (direction, peer)), &route));
                     }
                 }
             }

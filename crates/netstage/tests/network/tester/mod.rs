@@ -3,6 +3,7 @@
 
 pub mod additional_routes;
 pub mod convergence;
+pub mod core;
 pub mod faults;
 mod forwarder;
 pub mod frr;

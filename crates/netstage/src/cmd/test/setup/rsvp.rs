@@ -34,7 +34,7 @@ pub fn tables(tester: &Tester) -> String {
                 .collect();
             writeln!(
                 text,
-                "[rsvp.tunnel.peer-{}]\nto = \"{to}\"\nroute = [\"{next}\"]\nprefixes = [{}]",
+                "[rsvp.tunnel.peer-{}]\nto = \"{to}\"\nroute = [\"{next} loose\"]\nprefixes = [{}]",
                 to.to_string().replace('.', "-"),
                 prefixes.join(", ")
             )
