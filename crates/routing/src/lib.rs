@@ -3,7 +3,7 @@
 //! - [`bgp`]: BGP-4 for router tests; [`ldp`] and [`rsvp`]: label distribution; [`bfd`]: failure detection.
 //! - [`source`]: routes and labels from a file, from the kernel, or from a routing daemon's forwarding plane
 //!   manager.
-//! - `peering`: TCP connections between routers.
+//! - `peering`: TCP connections between routers; [`session_thread`]: thread for sessions in a namespace.
 //!
 //! ```
 //! use netstage_routing::bgp::nlri::NlriPrefix;
@@ -20,4 +20,5 @@ mod epoch;
 pub mod ldp;
 mod peering;
 pub mod rsvp;
+pub mod session_thread;
 pub mod source;

@@ -3,7 +3,6 @@
 //! A trial of a search is a plan with one flow, as on any stage. Its packets go through a real router, and
 //! each is checked when it returns.
 //!
-//! - [`session_thread`]: thread for the sessions with the router.
 //! - [`bench`]: stage with its ports and sessions, which runs the trials.
 //! - [`calibration`]: delay and maximum rate of the tester without a router.
 //! - [`generator_choice`]: choice of the generator.
@@ -39,6 +38,5 @@ pub mod port;
 pub mod program;
 mod readiness;
 pub mod routes;
-mod session_thread;
 pub mod template;
 pub mod trial;

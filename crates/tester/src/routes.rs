@@ -2,7 +2,6 @@
 //! packets the router must forward to that port.
 
 use super::port::OpenPort;
-use super::session_thread;
 use super::template::Destinations;
 use netstage_core::time::Duration;
 use netstage_host::netns::Namespace;
@@ -13,6 +12,7 @@ use netstage_routing::bgp::path::{AsPath, PathAttributes};
 use netstage_routing::bgp::session::{BgpEvent, BgpSettings};
 use netstage_routing::bgp::speaker::{self, Endpoint, SpeakerCommand, SpeakerReport};
 use netstage_routing::bgp::table::BgpTable;
+use netstage_routing::session_thread;
 use netstage_scenario::tester::{Operation, Tester, TrafficDirection};
 use std::collections::BTreeMap;
 use std::io;

@@ -3,11 +3,11 @@
 
 use super::{end, peers_behind, penultimate, router_address};
 use crate::port::OpenPort;
-use crate::session_thread;
 use netstage_core::edge::IpPrefix;
 use netstage_core::ldp::{Binding, LdpConfig, LdpEvent};
 use netstage_host::netns::Namespace;
 use netstage_routing::ldp::{self, LdpCommand, LdpInterface, LdpReport, LdpSockets};
+use netstage_routing::session_thread;
 use netstage_scenario::tester::{Operation, Tester, TrafficDirection};
 use netstage_wire::ldp::message::Fec;
 use netstage_wire::mpls::LabelValue;

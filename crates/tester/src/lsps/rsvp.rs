@@ -3,7 +3,6 @@
 
 use super::{end, peers_behind, penultimate, router_address};
 use crate::port::OpenPort;
-use crate::session_thread;
 use netstage_core::quantity::BitRate;
 use netstage_core::rsvp::EgressLabel;
 use netstage_host::netns::Namespace;
@@ -11,6 +10,7 @@ use netstage_routing::rsvp::{
     self, LspStatus, RouteHop, RsvpCommand, RsvpConfig, RsvpEvent, RsvpPlace, RsvpReport, RsvpSockets,
     TunnelRequest,
 };
+use netstage_routing::session_thread;
 use netstage_scenario::tester::{Operation, Tester, TrafficDirection};
 use netstage_wire::mpls::LabelValue;
 use std::collections::{BTreeMap, BTreeSet};

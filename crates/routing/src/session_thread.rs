@@ -1,4 +1,4 @@
-//! Thread that runs all sessions of one protocol with the router, in the namespace of the ports.
+//! Thread that runs sessions in a namespace.
 
 use netstage_host::netns::Namespace;
 use std::io;
