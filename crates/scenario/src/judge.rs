@@ -538,6 +538,14 @@ fn subject_names(plan: &Plan, metric: &str) -> Vec<String> {
     } else if metric.starts_with("pe.") {
         let edges = plan.nodes.iter().filter(|node| node.kind == NodeKind::Pe);
         edges.map(|node| node.name.clone()).collect()
+    } else if let Some(server) = plan.route_server.as_ref().filter(|_| metric.starts_with("bgp.")) {
+        let name = |node: usize| plan.nodes[node].name.as_str();
+        match metric == Metric::BgpConvergence.info().name {
+            true => server.change_names(name),
+            false => server.members.iter().map(|member| name(member.node).to_owned()).collect(),
+        }
+    } else if let Some(server) = plan.route_server.as_ref().filter(|_| metric.starts_with("service.")) {
+        server.programs().iter().map(|program| format!("{}.{program}", server.name)).collect()
     } else if metric.starts_with("link.") {
         plan.links.iter().flat_map(|l| ["forward", "reverse"].map(|d| format!("{}.{d}", l.name))).collect()
     } else if let Some(metric) = Metric::by_name(metric).filter(|metric| metric.is_finding()) {

@@ -238,6 +238,20 @@ metrics! {
     PeProcessorOwn = "pe.processor.own", "", "", Mean;
     /// Resident memory of a provider edge router's process.
     PeMemory = "pe.memory", "B", "", Last;
+    /// Routes that a member of an exchange has received from the route server and that were not withdrawn.
+    BgpRoutes = "bgp.routes", "routes", "", Last;
+    /// Routes of `bgp.routes` whose next hop is not the member that holds the prefix.
+    BgpHijacked = "bgp.hijacked", "routes", "", Last;
+    /// Routes that a member of an exchange has received as announced or withdrawn.
+    BgpReceived = "bgp.received", "routes", "", Sum;
+    /// Share of time in which the BGP session of a member with the route server was established.
+    BgpSession = "bgp.session", "", "", Mean;
+    /// Time from a change of a member until another member has received the resulting routes, per member.
+    BgpConvergence = "bgp.convergence", "s", "", Mean;
+    /// CPU usage of a program of a service as a share of one core, including kernel work charged to it.
+    ServiceProcessor = "service.processor", "", "", Mean;
+    /// Resident memory of a program of a service.
+    ServiceMemory = "service.memory", "B", "", Last;
     /// Traffic that a link transmits in one direction, including packets lost on the line.
     LinkThroughput = "link.throughput", "bit/s", "ip", Mean;
     /// Traffic of background flows that a link transmits, part of its throughput.
@@ -369,6 +383,7 @@ impl Metric {
         Metric::AppDelay,
         Metric::AppDelayVariation,
         Metric::AppMos,
+        Metric::BgpConvergence,
     ];
 }
 

@@ -4,10 +4,12 @@
 //! plans.
 
 mod gateway;
+mod route_server;
 pub(crate) mod routes;
 mod test;
 
 pub use gateway::{GatewaySoftware, GatewayTunnel, TunnelCrossing};
+pub use route_server::{LimitAction, MemberAction, MemberChange, RouteServer};
 pub use test::{ErrorDetection, Method, ROUND_TRIP, RateSearchConfig, TestPlan, TransferConfig, TuneConfig};
 
 use netstage_core::edge::VpnFlowSettings;
@@ -45,6 +47,8 @@ pub struct Plan {
     pub tunnels: Vec<GatewayTunnel>,
     /// Routers that run another project's routing daemons, if any.
     pub routing: Option<RoutingService>,
+    /// Route server of an exchange, if any.
+    pub route_server: Option<RouteServer>,
     /// Scope of the recording.
     pub measure: MeasureConfig,
 }
@@ -73,8 +77,8 @@ pub struct RoutingService {
     pub ready_timeout: Duration,
 }
 
-/// Edge router of a [`RoutingService`] service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Edge router of a [`RoutingService`], or member of a [`RouteServer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeRouter {
     /// Index of the node.
     pub node: usize,
@@ -516,9 +520,10 @@ impl Plan {
         matches!(self.nodes[node].kind, NodeKind::Lan)
     }
 
-    /// Returns whether the plan has a run of flows: false if all flows are the load of tests.
+    /// Returns whether the plan has a run of flows or of a route server: false if all flows are the load of tests.
     pub fn has_run(&self) -> bool {
-        (0..self.flows.len()).any(|flow| !self.tests.iter().any(|test| test.load.contains(&flow)))
+        let is_load = |flow: usize| self.tests.iter().any(|test| test.load.contains(&flow));
+        self.route_server.is_some() || (0..self.flows.len()).any(|flow| !is_load(flow))
     }
 
     /// Returns whether the run uses random numbers, so that results depend on the seed.

@@ -42,6 +42,12 @@ pub fn unsupported_feature(plan: &Plan) -> Option<String> {
             routing.name
         ));
     }
+    if let Some(server) = &plan.route_server {
+        return Some(format!(
+            "service.{}: route servers are not simulated; run it with --on emu",
+            server.name
+        ));
+    }
     let by_class = |link: &&LinkPlan| {
         link.directions.iter().any(|direction| matches!(direction.queue, queue::QueueConfig::Classes(_)))
     };

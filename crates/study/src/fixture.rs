@@ -102,6 +102,7 @@ pub fn plan() -> Plan {
         tests: Vec::new(),
         tunnels: Vec::new(),
         routing: None,
+        route_server: None,
         measure: MeasureConfig {
             interval: Duration::from_secs(1),
             flow_detail: false,

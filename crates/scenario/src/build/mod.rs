@@ -7,6 +7,7 @@ mod flows;
 mod links;
 mod multicast;
 mod placement;
+mod route_server;
 mod routing;
 mod services;
 mod tests;
@@ -86,6 +87,7 @@ impl Builder<'_, '_> {
         let tests = self.tests(network, vpns);
         let tunnels = self.tunnels(network, vpns, &flows, &tests);
         let routing = self.routing(network);
+        let route_server = self.route_server(network, end);
         if self.file.flow.0.is_empty() && !self.has_programs() && self.file.test.0.is_empty() {
             self.problems.push_help(
                 top,
@@ -114,6 +116,7 @@ impl Builder<'_, '_> {
             tests,
             tunnels,
             routing: routing?,
+            route_server: route_server?,
             measure: measure?,
         };
         self.check_size(&plan);

@@ -39,7 +39,7 @@ impl Builder<'_, '_> {
                 Some(ServiceTable::Iscsi(iscsi)) => {
                     services.push(self.iscsi(&member.name, iscsi, network, vpns, end));
                 }
-                Some(ServiceTable::Frr(_)) => {}
+                Some(ServiceTable::Frr(_) | ServiceTable::Bird(_)) => {}
                 None => services.push(None),
             }
         }

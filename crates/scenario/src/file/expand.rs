@@ -1,9 +1,11 @@
-//! Expansion of VPNs with a `count`, and of their flows.
+//! Expansion of VPNs and nodes with a `count`, of the flows of these VPNs, and of the links of these nodes.
 
 use super::control::VpnTable;
+use super::network::{DuplexLink, NodeTable};
+use super::service::ServiceTable;
 use super::{FlowTable, ScenarioFile};
 use crate::error::Problems;
-use crate::scalar::VpnName;
+use crate::scalar::{BoundedCount, NodeName, VpnName};
 use crate::table::{Located, NamedTable, NamedTables};
 use netstage_core::time::Duration;
 use std::collections::BTreeMap;
@@ -12,19 +14,64 @@ use std::rc::Rc;
 /// Tables before and after their last expansion without faults.
 #[derive(Default)]
 pub(crate) struct Expansion {
+    node: Option<[NamedTables<NodeTable>; 2]>,
+    link: Option<[NamedTables<DuplexLink>; 2]>,
     vpn: Option<[NamedTables<VpnTable>; 2]>,
     flow: Option<[NamedTables<FlowTable>; 2]>,
 }
 
-/// Replaces every VPN with a `count` by that number of VPNs, and replicates its flows for each of them. The result is that
-/// of `last` if the tables are the same.
+/// Replaces every node and VPN with a `count` by that number of them, and replicates the links of the node and the flows of
+/// the VPN for each of them. The result is that of `last` if the tables are the same.
 pub(crate) fn expand(file: &mut ScenarioFile, last: &mut Expansion, problems: &mut Problems) {
-    let mut counts = BTreeMap::new();
-    for member in file.vpn.0.iter() {
-        if let Some(count) = member.value.as_ref().and_then(|vpn| vpn.count) {
-            counts.insert(member.name.clone(), count.0);
-        }
+    expand_nodes(file, last, problems);
+    expand_vpns(file, last, problems);
+}
+
+fn expand_nodes(file: &mut ScenarioFile, last: &mut Expansion, problems: &mut Problems) {
+    let counts = counts(&file.node, |node| node.count.map(|count| count.0));
+    if counts.is_empty() {
+        return;
     }
+    let before = file.node.clone();
+    let has_same_nodes = last.node.as_ref().is_some_and(|[node, _]| node.is_same(&before));
+    remembered(&mut file.node, &mut last.node, problems, |nodes, problems| {
+        replicate(nodes, problems, |name, _| counts.get(name).copied(), |node, _| node.count = None);
+    });
+    if !has_same_nodes {
+        last.link = None;
+    }
+    let count =
+        |_: &str, link: &DuplexLink| link.ends.iter().find_map(|end| counts.get(&*end.value.0).copied());
+    let rename = |end: &mut Located<NodeName>, number| {
+        if counts.contains_key(&*end.value.0) {
+            end.value.0 = numbered(&end.value.0, number).into();
+        }
+    };
+    remembered(&mut file.link, &mut last.link, problems, |links, problems| {
+        replicate(links, problems, count, |link, number| {
+            link.ends.iter_mut().for_each(|end| rename(end, number));
+        });
+    });
+    for service in Rc::make_mut(&mut file.service.0) {
+        let systems = match service.value.as_mut().map(Rc::make_mut) {
+            Some(ServiceTable::Bird(bird)) => &mut bird.members.value,
+            Some(ServiceTable::Frr(frr)) => &mut frr.edges.value,
+            _ => continue,
+        };
+        let count = |name: &str, _: &BoundedCount<1, 4_294_967_294>| counts.get(name).copied();
+        replicate(systems, problems, count, |system, number| system.0 += number - 1);
+    }
+}
+
+/// Returns the counts of tables that have one, by their names.
+fn counts<T>(members: &NamedTables<T>, count: impl Fn(&T) -> Option<u64>) -> BTreeMap<String, u64> {
+    let counted =
+        members.0.iter().filter_map(|member| Some((member.name.clone(), count(member.value.as_ref()?)?)));
+    counted.collect()
+}
+
+fn expand_vpns(file: &mut ScenarioFile, last: &mut Expansion, problems: &mut Problems) {
+    let counts = counts(&file.vpn, |vpn| vpn.count.map(|count| count.0));
     if counts.is_empty() {
         return;
     }
@@ -35,7 +82,7 @@ pub(crate) fn expand(file: &mut ScenarioFile, last: &mut Expansion, problems: &m
         replicate(
             vpns,
             problems,
-            |vpn| vpn.count.map(|count| count.0),
+            |name, _| counts.get(name).copied(),
             |vpn, number| {
                 vpn.count = None;
                 vpn.back.iter_mut().for_each(|back| rename(back, number));
@@ -46,7 +93,7 @@ pub(crate) fn expand(file: &mut ScenarioFile, last: &mut Expansion, problems: &m
     if !has_same_vpns {
         last.flow = None;
     }
-    let count = |flow: &FlowTable| counts.get(&*flow.vpn.as_ref()?.value.0).copied();
+    let count = |_: &str, flow: &FlowTable| counts.get(&*flow.vpn.as_ref()?.value.0).copied();
     remembered(&mut file.flow, &mut last.flow, problems, |flows, problems| {
         replicate(flows, problems, count, |flow, number| {
             flow.vpn.iter_mut().for_each(|vpn| rename(vpn, number));
@@ -87,12 +134,12 @@ fn numbered(name: &str, number: u64) -> String {
 fn replicate<T: Clone>(
     members: &mut NamedTables<T>,
     problems: &mut Problems,
-    count: impl Fn(&T) -> Option<u64>,
+    count: impl Fn(&str, &T) -> Option<u64>,
     change: impl Fn(&mut T, u64),
 ) {
     let mut all: Vec<NamedTable<T>> = Vec::new();
     for member in members.0.iter() {
-        let Some(count) = member.value.as_deref().and_then(&count) else {
+        let Some(count) = member.value.as_deref().and_then(|value| count(&member.name, value)) else {
             all.push(member.clone());
             continue;
         };
@@ -165,6 +212,37 @@ mod tests {
         let flows: Vec<(&str, u64, usize)> =
             plan.flows.iter().map(|f| (f.name.as_str(), f.start.0 / 1_000_000, f.vpn.unwrap())).collect();
         assert_eq!(flows, [("other", 0, 3), ("tcp1", 1_000, 4), ("tcp2", 1_200, 5), ("tcp3", 1_400, 6)]);
+    }
+
+    #[test]
+    fn a_count_replicates_a_node_its_links_and_its_as_numbers() {
+        let text = r#"
+            [scenario]
+            duration = "10 s"
+            [defaults.link]
+            rate = "10 Mbit/s"
+            [node.ix]
+            kind = "lan"
+            [node.server]
+            [node.m]
+            count = 3
+            [link.m]
+            ends = ["m", "ix"]
+            [link.server]
+            ends = ["server", "ix"]
+            [service.exchange]
+            program = "bird"
+            server = "server"
+            members = { m = 65001 }
+        "#;
+        let mut scenario = parse("t.toml", text, None, &LoadOptions::default()).unwrap();
+        let plan = scenario.cells.remove(0).plan;
+        let links: Vec<&str> = plan.links.iter().map(|link| link.name.as_str()).collect();
+        assert_eq!(links, ["m1", "m2", "m3", "server"]);
+        let members = plan.route_server.unwrap().members;
+        let members: Vec<_> =
+            members.iter().map(|member| (plan.nodes[member.node].name.as_str(), member.system)).collect();
+        assert_eq!(members, [("m1", 65001), ("m2", 65002), ("m3", 65003)]);
     }
 
     #[test]

@@ -17,6 +17,8 @@ use std::rc::Rc;
 table! {
     /// Node of the network. An empty table is a host.
     pub(crate) struct NodeTable "a node" {
+        /// Number of identical nodes, named `NAME1`, `NAME2`, …, each with its own copies of the links at `NAME`.
+        count: Option<BoundedCount<1, 1_000>>,
         /// Kind of node.
         kind: Located<NodeRole> = "host",
         /// Queue of the ports whose link sets none.

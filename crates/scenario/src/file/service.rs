@@ -1,8 +1,9 @@
 //! `[service.NAME]`: programs of other projects, from a built-in list. The simulator has a model of each.
 
 use super::flow::TcpTable;
+use crate::plan::LimitAction;
 use crate::scalar::{BoundedCount, BoundedSize, NodeName, PositiveDuration, VpnName};
-use crate::table::{List, Located, NamedTables, table, tagged};
+use crate::table::{List, Located, NamedTables, choice, table, tagged, word};
 use netstage_core::time::Duration;
 use std::rc::Rc;
 
@@ -19,6 +20,89 @@ tagged! {
         /// edge to edge, and BGP-4 between edges over the LSPs. Without a core, edges peer over the LAN they share. All
         /// of them forward with netstage's router; flows through them have no `via`. On `emu` only, as root.
         Frr(Frr) = "frr",
+        /// Route server of an exchange (RFC 7947): BIRD at a node on a LAN, with one BGP-4 session to each member. Members
+        /// are netstage's BGP speakers: they announce prefixes, and record what they receive. Their sessions start with
+        /// the run. On `emu` only.
+        Bird(Bird) = "bird",
+    }
+}
+
+table! {
+    /// Route server with BIRD.
+    pub(crate) struct Bird "service \"bird\"" {
+        /// Node of the route server, linked to a node of kind "lan".
+        server: Located<NodeName>,
+        /// AS number of the route server.
+        server_as: BoundedCount<1, 4_294_967_294> = 64_500,
+        /// Members and their AS numbers, on the same LAN. The members of a node with a `count` have consecutive numbers.
+        members: Located<NamedTables<BoundedCount<1, 4_294_967_294>>>,
+        /// Number of prefixes (/24) that each member announces at the start of the run. No two members announce the same
+        /// prefix.
+        routes: Located<BoundedCount<1, 1_000_000>> = 100,
+        /// Maximum number of accepted prefixes of a member; default: unlimited.
+        import_limit: Option<Located<BoundedCount<1, 10_000_000>>>,
+        /// Action on a member that exceeds `import_limit`.
+        limit_action: LimitAction = word(LimitAction::Disable),
+        /// Rejects routes whose origin is invalid (RFC 6811). stayrtr provides the route origin authorizations by RTR
+        /// (RFC 8210): one for each member, with all its prefixes.
+        rpki: bool = true,
+        /// Changes of members during the run.
+        schedule: List<MemberChangeTable>,
+    }
+}
+
+choice!(LimitAction {
+    /// Close the session, until an operator enables it again.
+    "disable" => LimitAction::Disable,
+    /// Reject further prefixes.
+    "block" => LimitAction::Block,
+});
+
+tagged! {
+    /// Change of a member during the run.
+    pub(crate) enum MemberChangeTable "a change" by "action" {
+        /// Announces further prefixes of its own.
+        Announce(AnnouncedPrefixes) = "announce",
+        /// Announces prefixes of the next members, with itself as the origin.
+        Leak(AnnouncedPrefixes) = "leak",
+        /// Withdraws and announces its prefixes repeatedly, as fast as the server takes the messages.
+        Flood(Flood) = "flood",
+        /// Closes its session permanently.
+        Shutdown(Shutdown) = "shutdown",
+    }
+}
+
+table! {
+    /// Announcement of further prefixes.
+    pub(crate) struct AnnouncedPrefixes "a change" {
+        /// Time of the change.
+        at: Located<Duration>,
+        /// Member that changes.
+        member: Located<NodeName>,
+        /// Number of prefixes.
+        routes: Located<BoundedCount<1, 1_000_000>>,
+    }
+}
+
+table! {
+    /// Repeated withdrawal and announcement.
+    pub(crate) struct Flood "a change" {
+        /// Time of the change.
+        at: Located<Duration>,
+        /// Member that changes.
+        member: Located<NodeName>,
+        /// Duration.
+        duration: PositiveDuration,
+    }
+}
+
+table! {
+    /// End of a session.
+    pub(crate) struct Shutdown "a change" {
+        /// Time of the change.
+        at: Located<Duration>,
+        /// Member that changes.
+        member: Located<NodeName>,
     }
 }
 

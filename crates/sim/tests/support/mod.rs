@@ -154,6 +154,7 @@ pub fn empty(title: &str, duration: Duration) -> Plan {
         tests: Vec::new(),
         tunnels: Vec::new(),
         routing: None,
+        route_server: None,
         measure: MeasureConfig {
             interval: Duration::from_secs(1),
             flow_detail: false,

@@ -124,6 +124,7 @@ fn alone(plan: &Plan, test: &TestPlan, probes: Vec<FlowGroup>, end: Instant, mea
         tests: Vec::new(),
         tunnels: plan.tunnels.clone(),
         routing: plan.routing.clone(),
+        route_server: None,
         measure,
     }
 }
