@@ -4,9 +4,10 @@ use super::Finding;
 use std::path::PathBuf;
 
 /// Name of a tool, equivalent programs, and the Debian package.
-const TOOLS: [(&str, &[&str], &str); 11] = [
+const TOOLS: [(&str, &[&str], &str); 12] = [
     ("FRR", &["zebra"], "frr"),
     ("BIRD", &["bird"], "bird2"),
+    ("RTR server", &["stayrtr"], "stayrtr"),
     ("strongSwan", &["charon", "ipsec", "swanctl"], "strongswan"),
     ("WireGuard", &["wireguard-go", "wg"], "wireguard-tools"),
     ("OpenVPN", &["openvpn"], "openvpn"),

@@ -25,6 +25,7 @@ mod pe;
 mod pe_attacks;
 mod placed;
 mod policy;
+mod route_server;
 mod router;
 #[path = "../support/mod.rs"]
 mod support;
@@ -56,6 +57,7 @@ netstage_harness::main![
     pe_attacks,
     placed,
     policy,
+    route_server,
     router,
     router::bfd,
     router::changes,

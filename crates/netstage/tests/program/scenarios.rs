@@ -63,10 +63,17 @@ fn assert_met_by_real_packets(scenario: &Path) {
     }
 }
 
+/// Returns whether the comment at the start of the file states that it takes too long for the tests.
+fn takes_minutes(scenario: &Path) -> bool {
+    let text = std::fs::read_to_string(scenario).unwrap();
+    text.lines().take_while(|line| line.starts_with('#')).any(|line| line.contains("takes four minutes"))
+}
+
 fn examples(of_real_packets: bool) -> Vec<PathBuf> {
     let found = std::fs::read_dir(scenarios().join("examples")).unwrap().map(|entry| entry.unwrap().path());
     let is_scenario = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "toml");
-    found.filter(is_scenario).filter(|path| needs_real_packets(path) == of_real_packets).collect()
+    let is_tested = |path: &PathBuf| needs_real_packets(path) == of_real_packets && !takes_minutes(path);
+    found.filter(is_scenario).filter(is_tested).collect()
 }
 
 fn every_example_meets_its_expectations() {

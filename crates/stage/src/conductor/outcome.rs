@@ -1,8 +1,10 @@
 //! Outcome of a run from the reports of agents and emulator, with the names and bins of the simulator.
 
 mod applications;
+mod route_server;
 
 use crate::topology::assignments::{PlacedFlow, has_timestamps};
+use crate::topology::services::route_server::RouteServerReport;
 use netstage_agent_api::results::{
     AgentReport, BinCounts, Buckets, FlowResult, MAX_DRAIN, TcpSample, Travel, Usage, VpnResult,
     WatchedWindows, WindowSample,
@@ -41,6 +43,8 @@ pub struct Findings<'a> {
     pub clock_error: &'a dyn Fn(usize, usize) -> u64,
     /// Results of the services.
     pub services: &'a [ServiceResult],
+    /// Results of the route server, if any.
+    pub route_server: Option<&'a RouteServerReport>,
     /// Samples of the watched windows.
     pub watched: &'a WatchedWindows,
 }
@@ -89,6 +93,9 @@ pub fn outcome(found: &Findings) -> RunOutcome {
         builder.add_vpn(&vpn.name, &bytes, own);
     }
     found.reports.iter().for_each(|report| builder.add_usage(report));
+    if let Some(report) = found.route_server {
+        builder.add_route_server(report);
+    }
     for link in &found.emulator.links {
         link.directions.iter().for_each(|direction| builder.add_link(direction));
         if reports_broadcast(plan, &link.name) {
@@ -548,17 +555,27 @@ impl OutcomeBuilder {
 
     /// Adds the resource usage of a provider edge router.
     fn add_usage(&mut self, report: &AgentReport) {
-        if report.usage.is_empty() {
-            return;
-        }
-        let share = |value: fn(&Usage) -> u64, scale: f64| {
-            report.usage.windows(2).map(|pair| (value(&pair[1]) - value(&pair[0])) as f64 * scale).collect()
-        };
+        let (node, usage) = (&report.node, &report.usage);
+        self.add_processor(Metric::PeProcessor, node, usage, |usage| usage.user_ns + usage.system_ns);
+        self.add_processor(Metric::PeProcessorOwn, node, usage, |usage| usage.user_ns);
+        self.add_memory(Metric::PeMemory, node, usage);
+    }
+
+    /// Adds processor time as a share of one core, from samples at the start of the run and at the end of each bin.
+    fn add_processor(&mut self, metric: Metric, subject: &str, samples: &[Usage], time: fn(&Usage) -> u64) {
         let scale = 1e-9 / self.seconds;
-        self.push(Metric::PeProcessor, &report.node, share(|usage| usage.user_ns + usage.system_ns, scale));
-        self.push(Metric::PeProcessorOwn, &report.node, share(|usage| usage.user_ns, scale));
-        let memory = report.usage[1..].iter().map(|usage| usage.resident as f64).collect();
-        self.push(Metric::PeMemory, &report.node, memory);
+        if !samples.is_empty() {
+            let pairs = samples.windows(2);
+            let share = pairs.map(|pair| time(&pair[1]).saturating_sub(time(&pair[0])) as f64 * scale);
+            self.push(metric, subject, share.collect());
+        }
+    }
+
+    /// Adds resident memory.
+    fn add_memory(&mut self, metric: Metric, subject: &str, samples: &[Usage]) {
+        if let [_, samples @ ..] = samples {
+            self.push(metric, subject, samples.iter().map(|usage| usage.resident as f64).collect());
+        }
     }
 
     fn add_link(&mut self, direction: &emulator::report::DirectionReport) {

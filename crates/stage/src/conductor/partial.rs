@@ -152,6 +152,7 @@ impl<'a> PartialOutcome<'a> {
             emulator: &self.emulator,
             is_real: self.links.is_none(),
             clock_error: &|_, _| 0,
+            route_server: None,
             services: &[],
             watched: &WatchedWindows { flows: windows.collect(), ..WatchedWindows::default() },
         });

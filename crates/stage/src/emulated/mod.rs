@@ -76,7 +76,7 @@ fn attempt(
         PartialOutcome::new(plan, &members, assignments.values(), windows, Some(&build.emulator));
     let sockets = build.agents.iter();
     let sockets = sockets.map(|agent| (plan.nodes[agent.node].name.clone(), agent.socket.clone())).collect();
-    let services = !build.services.is_empty();
+    let services = !build.services.is_empty() || build.route_server.is_some();
     let mut fabric = Fabric::start(&means.program, build, stop).map_err(|e| interrupted_or(e, stop))?;
     let mut agents = ControlledAgents::connect(sockets)?;
     agents.new_run(attendant.wants_bins());
@@ -101,7 +101,8 @@ fn attempt(
         return Err(RunFailure::Interrupted.into());
     }
     fabric.stop().map_err(to_stopped)?;
-    let FabricResults { emulator, services, ended, watched } = fabric.finish().map_err(to_stopped)?;
+    let FabricResults { emulator, services, route_server, ended, watched } =
+        fabric.finish().map_err(to_stopped)?;
     let reports = std::mem::take(&mut collected.reports);
     let found = Findings {
         plan,
@@ -111,6 +112,7 @@ fn attempt(
         is_real: false,
         clock_error: &|_, _| 0,
         services: &services,
+        route_server: route_server.as_ref(),
         watched: &watched,
     };
     let remarks = StageRemarks { differences, failures: ended, warnings, ..StageRemarks::default() };
@@ -187,6 +189,7 @@ fn prepare(
         services: services::placed_services(plan, &members, folder.path()),
         routing: services::frr::spec(plan, &layout, &members, folder.path()),
         gateways: services::gateways::spec(plan, &layout, &members, folder.path()),
+        route_server: services::route_server::spec(plan, folder.path()),
         watch: watch.map(|watch| (watch, senders)),
         report_bins: false,
     };

@@ -168,10 +168,11 @@ pub fn refusal(plan: &Plan) -> Option<String> {
             node(tunnel.ends[0])
         ));
     }
-    plan.routing.as_ref().map(|routing| {
+    let routing = plan.routing.as_ref().map(|routing| (&routing.name, "routing daemons"));
+    let server = plan.route_server.as_ref().map(|server| (&server.name, "route servers"));
+    routing.or(server).map(|(name, daemons)| {
         format!(
-            "service.{}: routing daemons do not run on hosts of a fleet; remove the service, or use --on emu",
-            routing.name
+            "service.{name}: {daemons} do not run on hosts of a fleet; remove the service, or use --on emu"
         )
     })
 }
@@ -450,6 +451,7 @@ fn outcome(
         is_real: true,
         clock_error: &error_between,
         services: &services,
+        route_server: None,
         watched: &watched,
     };
     let timestamped = plan.flows.iter().filter(|flows| assignments::has_timestamps(&flows.transport));

@@ -214,6 +214,13 @@ impl AddressLayout {
         for (index, link) in plan.links.iter().enumerate() {
             layout.used[index] |= link.ends.iter().any(|end| routing::has_daemons(plan, *end));
         }
+        // So do a route server and its members on their LAN.
+        if let Some(server) = &plan.route_server {
+            let nodes = server.members.iter().map(|member| member.node).chain([server.node]);
+            for link in nodes.filter_map(|node| lan::link_to(plan, server.lan, node)) {
+                layout.used[link] = true;
+            }
+        }
         Ok(layout)
     }
 

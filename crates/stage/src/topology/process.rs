@@ -4,6 +4,7 @@
 use super::services::PlacedService;
 use super::services::frr::RoutingSpec;
 use super::services::gateways::GatewaysSpec;
+use super::services::route_server::{RouteServerReport, RouteServerSpec};
 use super::spec::Spec;
 use netstage_agent_api::results::{CompletedWindow, WatchedWindows};
 use netstage_agent_api::service::ServiceResult;
@@ -52,6 +53,8 @@ pub struct Build {
     pub routing: Option<RoutingSpec>,
     /// Gateways and their tunnels.
     pub gateways: Option<GatewaysSpec>,
+    /// Route server with its members.
+    pub route_server: Option<RouteServerSpec>,
     /// TCP flows whose windows are watched, with the indices of their sending nodes.
     pub watch: Option<(WatchSpec, Vec<usize>)>,
     /// Reports bins during the run.
@@ -94,6 +97,8 @@ pub struct FabricResults {
     pub emulator: emulator::EmulatorReport,
     /// Results of the services, in their order.
     pub services: Vec<ServiceResult>,
+    /// Results of the route server.
+    pub route_server: Option<RouteServerReport>,
     /// Messages about routers, daemons and gateways that exited before the end of the run.
     pub ended: Vec<String>,
     /// Samples of the watched windows.

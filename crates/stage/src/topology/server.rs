@@ -6,6 +6,7 @@ use super::network::EmulatedNetwork;
 use super::process::{AgentSpec, Build, FabricRequest, FabricResponse, FabricResults};
 use super::services::frr::run::RoutingProcesses;
 use super::services::gateways::run::Gateways;
+use super::services::route_server::run::RunningRouteServer;
 use super::services::run::RunningService;
 use netstage_agent_api::results::{CompletedWindow, WatchedWindows};
 use netstage_emulator::EmulatorReport;
@@ -92,6 +93,7 @@ struct RunningNetwork {
     services: Vec<RunningService>,
     routing: Option<RoutingProcesses>,
     gateways: Option<Gateways>,
+    route_server: Option<RunningRouteServer>,
     watch: Option<WindowWatch>,
     watching: Option<JoinHandle<WatchedWindows>>,
     report_bins: bool,
@@ -99,6 +101,8 @@ struct RunningNetwork {
     pre_run: Option<PreRunForwarding>,
     stop: Arc<AtomicBool>,
     running: Option<JoinHandle<()>>,
+    /// Messages about failures since the start of the run.
+    failures: Vec<String>,
 }
 
 /// Thread that forwards frames without emulation until the run begins.
@@ -136,12 +140,14 @@ impl RunningNetwork {
             services: Vec::new(),
             routing: None,
             gateways: None,
+            route_server: None,
             watch: None,
             watching: None,
             report_bins: build.report_bins,
             pre_run: None,
             stop: Arc::new(AtomicBool::new(false)),
             running: None,
+            failures: Vec::new(),
             network,
         };
         if build.routing.is_some() || build.gateways.is_some() {
@@ -153,6 +159,9 @@ impl RunningNetwork {
         }
         if let Some(spec) = build.gateways {
             stage.gateways = Some(Gateways::start(spec, &stage.network.nodes, &program)?);
+        }
+        if let Some(spec) = build.route_server {
+            stage.route_server = Some(RunningRouteServer::start(spec, &stage.network.nodes)?);
         }
         if let Some((spec, senders)) = build.watch {
             let namespaces = stage.network.numbers(&senders)?;
@@ -190,13 +199,17 @@ impl RunningNetwork {
                     let services = self.services.drain(..).map(RunningService::finish).collect();
                     let mut ended = self.routing.as_mut().map_or(Vec::new(), RoutingProcesses::ended);
                     ended.extend(self.gateways.as_mut().map_or(Vec::new(), Gateways::ended));
+                    ended.extend(self.route_server.as_mut().map_or(Vec::new(), RunningRouteServer::ended));
+                    ended.append(&mut self.failures);
                     self.stop.store(true, Ordering::Relaxed);
+                    let route_server = self.route_server.take().map(RunningRouteServer::finish);
                     let watched = self.watching.take().and_then(|watching| watching.join().ok());
                     let watched = watched.unwrap_or_default();
                     let emulator = *emulator;
                     answer(&FabricResponse::Finished(Box::new(FabricResults {
                         emulator,
                         services,
+                        route_server,
                         ended,
                         watched,
                     })));
@@ -239,6 +252,11 @@ impl RunningNetwork {
         self.running = Some(std::thread::spawn(work));
         for service in &mut self.services {
             service.run(epoch, &self.stop);
+        }
+        if let Some(server) = &mut self.route_server
+            && let Err(error) = server.run(epoch, &self.network.nodes, &self.stop)
+        {
+            self.failures.push(format!("cannot start the members of the route server: {error}"));
         }
     }
 }

@@ -145,6 +145,7 @@ pub fn run(plan: &Plan, seed: u64, conditions: Conditions) -> (RunOutcome, Vec<T
         emulator: &emulator,
         is_real: !is_emulated,
         clock_error: &|_, _| 0,
+        route_server: None,
         services: &[],
         watched: &WatchedWindows::default(),
     });

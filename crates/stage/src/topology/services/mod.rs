@@ -3,12 +3,13 @@
 //! - [`run`]: a service between two namespaces;
 //! - [`gateways`]: the nodes at the ends of tunnels;
 //! - [`processes`]: processes that last for a whole run; [`reachability`]: reachability probes;
-//! - [`frr`]: routing daemons, which start before the run and have no flow.
+//! - [`frr`]: routing daemons, which start before the run and have no flow; [`route_server`]: a route server.
 
 pub mod frr;
 pub mod gateways;
 mod processes;
 mod reachability;
+pub mod route_server;
 pub(crate) mod run;
 
 use super::assignments::PlacedFlow;
@@ -52,7 +53,7 @@ pub fn missing(plan: &Plan) -> Option<NotInstalled> {
     if let Some((service, program)) = frr::missing(plan) {
         return Some(NotInstalled { required_by: format!("service.{service}"), program, package: "frr" });
     }
-    if let Some(absent) = gateways::missing(plan) {
+    if let Some(absent) = gateways::missing(plan).or_else(|| route_server::missing(plan)) {
         return Some(absent);
     }
     plan.flows.iter().find_map(|group| {
