@@ -2,7 +2,7 @@
 
 use netstage_core::time::{Duration, Instant};
 use netstage_routing::bgp::inject::SendOrder;
-use netstage_routing::bgp::nlri::{BgpFamily, RouteDistinguisher};
+use netstage_routing::bgp::nlri::{BgpFamily, NlriPrefix, RouteDistinguisher};
 use netstage_routing::bgp::open::OpenParameters;
 use netstage_routing::bgp::path::AsPath;
 use netstage_routing::bgp::receive::{ExpectedNextHop, ReceivedRoutes};
@@ -31,39 +31,48 @@ enum BenchEvent {
 
 /// Prints one line of JSON. Each session is given by its local and its peer's address; if these are those of
 /// the other session, the sink waits for the injector to connect.
-pub fn run(injector: (&str, &str), sink: (&str, &str), count: &str, family: &str) {
+pub fn run(injectors: &[(&str, &str)], sink: (&str, &str), count: &str, family: &str) {
     let end = |(local, peer): (&str, &str), number| BgpEndpoint {
         local: local.parse().expect("an address"),
         peer: peer.parse().expect("an address"),
         number,
-        direct: injector.1 == sink.0,
+        direct: injectors[0].1 == sink.0,
     };
-    let (injector, sink) = (end(injector, INJECTOR), end(sink, SINK));
+    let sink = end(sink, SINK);
     let count: u32 = count.parse().expect("a number of routes");
-    let table = Arc::new(table(family, injector.local, count));
-    let family = table.families()[0];
     let epoch = std::time::Instant::now();
     let (sender, events) = channel();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("threads");
-    let (inject, commands) = unbounded_channel();
-    let reports = sender.clone();
-    let injecting = speaker::run(injector.settings(family), injector.endpoint(), epoch, commands, {
-        move |at, report| {
-            let _ = reports.send(BenchEvent::Injector(at, report));
-        }
-    });
-    let injecting = runtime.spawn(injecting);
+    let (mut injecting, mut tasks, mut expected) = (Vec::new(), Vec::new(), BgpTable::new());
+    for (index, &injector) in injectors.iter().enumerate() {
+        let injector = end(injector, injector_number(index));
+        // A route of its own, sent last, shows that the router has processed all routes of the injector.
+        let own = (injectors.len() > 1).then_some(index as u32);
+        let table = Arc::new(table(family, injector.local, count, own));
+        append(&mut expected, family, injector.local, if index == 0 { count } else { 0 }, own, count);
+        let (commands, received) = unbounded_channel();
+        let reports = sender.clone();
+        let settings = injector.settings(table.families()[0]);
+        tasks.push(runtime.spawn(speaker::run(settings, injector.endpoint(), epoch, received, {
+            move |at, report| {
+                let _ = reports.send(BenchEvent::Injector(at, report));
+            }
+        })));
+        injecting.push((commands, table));
+    }
     let (collect, commands) = unbounded_channel();
-    let receiving = sink_task(sink.settings(family), sink.endpoint(), epoch, commands, sender, count);
-    let receiving = runtime.spawn(receiving);
-    let outcome = measure(&inject, &events, &table, epoch);
-    for commands in [&inject, &collect] {
+    let settings = sink.settings(expected.families()[0]);
+    let wanted = expected.len();
+    tasks.push(runtime.spawn(sink_task(settings, sink.endpoint(), epoch, commands, sender, wanted)));
+    let outcome = measure(&injecting, &events, &expected, epoch);
+    for commands in injecting.iter().map(|(commands, _)| commands).chain([&collect]) {
         let _ = commands.send(SpeakerCommand::Stop);
     }
     runtime.block_on(async {
-        let _ = injecting.await;
-        let _ = receiving.await;
+        for task in tasks {
+            let _ = task.await;
+        }
     });
     println!("{}", outcome.unwrap_or_else(|error| format!("{{\"error\": {error:?}}}")));
 }
@@ -74,7 +83,7 @@ async fn sink_task(
     epoch: std::time::Instant,
     commands: tokio::sync::mpsc::UnboundedReceiver<SpeakerCommand>,
     sender: Sender<BenchEvent>,
-    count: u32,
+    wanted: usize,
 ) -> std::io::Result<()> {
     let mut received = ReceivedRoutes::new();
     speaker::run(settings, endpoint, epoch, commands, move |at, report| {
@@ -84,7 +93,7 @@ async fn sink_task(
             SpeakerReport::Session(BgpEvent::Update(update)) => {
                 let before = received.len();
                 received.take(&update);
-                if before < count as usize && received.len() >= count as usize {
+                if before < wanted && received.len() >= wanted {
                     let _ = sender.send(BenchEvent::SinkHas(at, received.len()));
                     BenchEvent::Compare(Box::new(received.clone()))
                 } else {
@@ -124,31 +133,36 @@ fn wait<T>(
 }
 
 fn measure(
-    inject: &UnboundedSender<SpeakerCommand>,
+    injecting: &[(UnboundedSender<SpeakerCommand>, Arc<BgpTable>)],
     events: &Receiver<BenchEvent>,
-    table: &Arc<BgpTable>,
+    table: &BgpTable,
     epoch: std::time::Instant,
 ) -> Result<String, String> {
-    let (mut injector_up, mut sink_up) = (false, false);
+    let (mut injectors_up, mut sink_up) = (0, false);
     wait(events, "sessions", |happened| {
-        injector_up |=
+        let is_up =
             matches!(happened, BenchEvent::Injector(_, SpeakerReport::Session(BgpEvent::Established(_))));
+        injectors_up += usize::from(is_up);
         sink_up |= matches!(happened, BenchEvent::SinkUp);
-        (injector_up && sink_up).then_some(())
+        (injectors_up == injecting.len() && sink_up).then_some(())
     })?;
     std::thread::sleep(SETTLE);
     while events.try_recv().is_ok() {}
     let mut parts = Vec::new();
-    for (name, command, wanted) in [
-        ("announce", SpeakerCommand::Announce(table.clone(), SendOrder::Packed), table.len()),
-        ("withdraw", SpeakerCommand::Withdraw(table.clone(), SendOrder::Packed), 0),
-    ] {
+    let commands: [(&str, fn(Arc<BgpTable>, SendOrder) -> SpeakerCommand, usize); 2] =
+        [("announce", SpeakerCommand::Announce, table.len()), ("withdraw", SpeakerCommand::Withdraw, 0)];
+    for (name, command, wanted) in commands {
         let start = Instant(epoch.elapsed().as_nanos() as u64);
-        inject.send(command).map_err(|_| "the injector has ended".to_string())?;
-        let (mut sent, mut first, mut last) = (None, None, None);
+        for (inject, table) in injecting {
+            let sent = inject.send(command(table.clone(), SendOrder::Packed));
+            sent.map_err(|_| "an injector has ended".to_string())?;
+        }
+        let (mut sent, mut first, mut last, mut pending) = (None, None, None, injecting.len());
         wait(events, name, |happened| {
             match happened {
-                BenchEvent::Injector(at, SpeakerReport::Sent(_)) => sent = Some(at),
+                BenchEvent::Injector(at, SpeakerReport::Sent(_)) => {
+                    (sent, pending) = (Some(at), pending - 1);
+                }
                 BenchEvent::SinkHas(at, count) => {
                     first.get_or_insert(at);
                     if count == wanted {
@@ -157,7 +171,7 @@ fn measure(
                 }
                 _ => {}
             }
-            (sent.is_some() && last.is_some()).then_some(())
+            (pending == 0 && last.is_some()).then_some(())
         })?;
         let ms = |at: Option<Instant>| at.unwrap_or_default().since(start).as_secs_f64() * 1e3;
         parts.push(format!(
@@ -181,7 +195,15 @@ fn measure(
     Ok(format!("{{\"routes\": {}, {}}}", table.len(), parts.join(", ")))
 }
 
-fn table(family: &str, next_hop: IpAddr, count: u32) -> BgpTable {
+/// Returns a table of `count` routes, and a further one for the injector with this index.
+fn table(family: &str, next_hop: IpAddr, count: u32, own: Option<u32>) -> BgpTable {
+    let mut table = BgpTable::new();
+    append(&mut table, family, next_hop, count, own, count);
+    table
+}
+
+/// Appends the first `common` routes of those that all injectors announce, `count` in number, and the own route of one.
+fn append(table: &mut BgpTable, family: &str, next_hop: IpAddr, common: u32, own: Option<u32>, count: u32) {
     let (family, first) = match family {
         "ipv4" => (BgpFamily::Ipv4Unicast, "1.0.0.0/24"),
         "ipv6" => (BgpFamily::Ipv6Unicast, "2a00::/48"),
@@ -189,20 +211,27 @@ fn table(family: &str, next_hop: IpAddr, count: u32) -> BgpTable {
         "vpnv4" => (BgpFamily::Vpnv4, "1.0.0.0/24"),
         _ => panic!("unknown family {family}; use ipv4, ipv6, labeled or vpnv4"),
     };
-    let pattern = Pattern {
-        family,
-        first: first.parse().expect("a prefix"),
-        count,
-        next_hops: vec![next_hop],
-        spread: NextHopAssignment::InTurn,
-        as_path: AsPath::sequence(&[65_010]),
-        first_label: family.is_labeled().then_some(16),
-        distinguisher: (family == BgpFamily::Vpnv4)
-            .then_some(RouteDistinguisher([0, 0, 0xfd, 0xea, 0, 0, 0, 1])),
-    };
-    let mut table = BgpTable::new();
-    pattern.append_to(&mut table).expect("the address space has enough prefixes");
-    table
+    let first: NlriPrefix = first.parse().expect("a prefix");
+    let own = own.map(|index| (count + index, 1));
+    for (offset, count) in [(0, common)].into_iter().chain(own) {
+        let pattern = Pattern {
+            family,
+            first: first.successor(offset).expect("the address space has enough prefixes"),
+            count,
+            next_hops: vec![next_hop],
+            spread: NextHopAssignment::InTurn,
+            as_path: AsPath::sequence(&[65_010]),
+            first_label: family.is_labeled().then_some(16 + offset),
+            distinguisher: (family == BgpFamily::Vpnv4)
+                .then_some(RouteDistinguisher([0, 0, 0xfd, 0xea, 0, 0, 0, 1])),
+        };
+        pattern.append_to(table).expect("the address space has enough prefixes");
+    }
+}
+
+/// Returns the number of an injector's session, the last digits of its AS number.
+fn injector_number(index: usize) -> u8 {
+    if index == 0 { INJECTOR } else { 10 + index as u8 }
 }
 
 const INJECTOR: u8 = 1;
