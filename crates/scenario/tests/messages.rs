@@ -236,3 +236,52 @@ edges = { e1 = 65001, e2 = 65002 }
     let linked = parse("case.toml", &linked, None, &LoadOptions::default());
     assert!(linked.is_ok(), "{}", linked.unwrap_err());
 }
+
+#[test]
+fn faults_of_a_route_server_are_reported() {
+    let text = r#"
+[scenario]
+duration = "10 s"
+[defaults.link]
+rate = "1 Gbit/s"
+[node.ix]
+kind = "lan"
+[node.server]
+[node.far]
+[node.m]
+count = 3
+[link.m]
+ends = ["m", "ix"]
+[link.server]
+ends = ["server", "ix"]
+[service.exchange]
+program = "bird"
+server = "server"
+members = { m = 65001 }
+routes = 100
+import_limit = 150
+schedule = [{ at = "1 s", action = "leak", member = "m2", routes = 200 }]
+"#;
+    assert_eq!(messages(&LoadOptions::default(), text), "no error\n");
+    for (from, to, message) in [
+        ("ends = [\"server\", \"ix\"]", "ends = [\"server\", \"far\"]", "no link connects `server` to a LAN"),
+        ("{ m = 65001 }", "{ m1 = 65001 }", "list at least two"),
+        ("{ m = 65001 }", "{ m = 65001, server = 1 }", "`server` is the route server"),
+        ("{ m = 65001 }", "{ m = 65001, far = 1 }", "no link connects `far` to the LAN `ix`"),
+        ("{ m = 65001 }", "{ m = 65001, m4 = 1 }", "unknown node `m4`"),
+        ("member = \"m2\"", "member = \"far\"", "`far` is no member of the route server"),
+        ("at = \"1 s\"", "at = \"10 s\"", "this is after the end of the run"),
+        ("routes = 200 }", "routes = 201 }", "the other members announce only 200 prefixes"),
+        ("import_limit = 150", "import_limit = 50", "members exceed `import_limit` from the start"),
+        ("routes = 100\n", "routes = 1000000\n", "set at least the number of `routes`"),
+        ("import_limit = 150", "limit_action = \"restart\"", "restart"),
+    ] {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text, "{from}");
+        let found = messages(&LoadOptions::default(), &changed);
+        assert!(found.contains(message) && found.contains("case.toml:"), "{from} {to}: {found}");
+    }
+    let large = text.replace("routes = 100\nimport_limit = 150", "routes = 1000000").replace("count = 3", "count = 9");
+    let found = messages(&LoadOptions::default(), &large);
+    assert!(found.contains("more than the 6488064 between 1.0.0.0 and 100.0.0.0"), "{found}");
+}

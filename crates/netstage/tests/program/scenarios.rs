@@ -66,7 +66,7 @@ fn assert_met_by_real_packets(scenario: &Path) {
 /// Returns whether the comment at the start of the file states that it takes too long for the tests.
 fn takes_minutes(scenario: &Path) -> bool {
     let text = std::fs::read_to_string(scenario).unwrap();
-    text.lines().take_while(|line| line.starts_with('#')).any(|line| line.contains("takes four minutes"))
+    text.lines().take_while(|line| line.starts_with('#')).any(|line| line.contains("takes a quarter of an hour"))
 }
 
 fn examples(of_real_packets: bool) -> Vec<PathBuf> {
