@@ -281,7 +281,9 @@ schedule = [{ at = "1 s", action = "leak", member = "m2", routes = 200 }]
         let found = messages(&LoadOptions::default(), &changed);
         assert!(found.contains(message) && found.contains("case.toml:"), "{from} {to}: {found}");
     }
-    let large = text.replace("routes = 100\nimport_limit = 150", "routes = 1000000").replace("count = 3", "count = 9");
+    let large = text
+        .replace("routes = 100\nimport_limit = 150", "routes = 1000000")
+        .replace("count = 3", "count = 9");
     let found = messages(&LoadOptions::default(), &large);
     assert!(found.contains("more than the 6488064 between 1.0.0.0 and 100.0.0.0"), "{found}");
 }

@@ -36,10 +36,10 @@ fn assert_met(scenario: &Path) {
     );
 }
 
-/// Returns whether the comment at the start of the file states that the simulator cannot run it.
-fn needs_real_packets(scenario: &Path) -> bool {
+/// Returns whether the comment at the start of the file contains these words.
+fn comment_contains(scenario: &Path, words: &str) -> bool {
     let text = std::fs::read_to_string(scenario).unwrap();
-    text.lines().take_while(|line| line.starts_with('#')).any(|line| line.contains("--on emu"))
+    text.lines().take_while(|line| line.starts_with('#')).any(|line| line.contains(words))
 }
 
 /// Like [`assert_met`], in the emulator. The simulator must reject the file.
@@ -63,16 +63,14 @@ fn assert_met_by_real_packets(scenario: &Path) {
     }
 }
 
-/// Returns whether the comment at the start of the file states that it takes too long for the tests.
-fn takes_minutes(scenario: &Path) -> bool {
-    let text = std::fs::read_to_string(scenario).unwrap();
-    text.lines().take_while(|line| line.starts_with('#')).any(|line| line.contains("takes a quarter of an hour"))
-}
-
+/// Returns the examples that the simulator runs, or those that need real packets, without those that take too long.
 fn examples(of_real_packets: bool) -> Vec<PathBuf> {
     let found = std::fs::read_dir(scenarios().join("examples")).unwrap().map(|entry| entry.unwrap().path());
     let is_scenario = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "toml");
-    let is_tested = |path: &PathBuf| needs_real_packets(path) == of_real_packets && !takes_minutes(path);
+    let is_tested = |path: &PathBuf| {
+        comment_contains(path, "--on emu") == of_real_packets
+            && !comment_contains(path, "takes a quarter of an hour")
+    };
     found.filter(is_scenario).filter(is_tested).collect()
 }
 
