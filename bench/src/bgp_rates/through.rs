@@ -19,6 +19,9 @@ const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);
 /// Time for an idle router to settle.
 const SETTLE: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// Command for a table.
+type TableCommand = fn(Arc<BgpTable>, SendOrder) -> SpeakerCommand;
+
 #[derive(Debug)]
 enum BenchEvent {
     Injector(Instant, SpeakerReport),
@@ -149,7 +152,7 @@ fn measure(
     std::thread::sleep(SETTLE);
     while events.try_recv().is_ok() {}
     let mut parts = Vec::new();
-    let commands: [(&str, fn(Arc<BgpTable>, SendOrder) -> SpeakerCommand, usize); 2] =
+    let commands: [(&str, TableCommand, usize); 2] =
         [("announce", SpeakerCommand::Announce, table.len()), ("withdraw", SpeakerCommand::Withdraw, 0)];
     for (name, command, wanted) in commands {
         let start = Instant(epoch.elapsed().as_nanos() as u64);

@@ -47,6 +47,9 @@ pub struct RouteServerSpec {
     pub folder: PathBuf,
 }
 
+/// Names of programs, each with samples of its resources.
+type ProgramUsage = Vec<(String, Vec<Usage>)>;
+
 /// Results of a run with a route server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RouteServerReport {
@@ -57,7 +60,7 @@ pub struct RouteServerReport {
     /// Convergence of all members after the start and after each change, each with the name of the change.
     pub convergence: Vec<(String, Buckets)>,
     /// Resources used by each program at the start and at the end of each bin.
-    pub usage: Vec<(String, Vec<Usage>)>,
+    pub usage: ProgramUsage,
 }
 
 /// Results of a member, most of them per bin.

@@ -2,7 +2,7 @@
 
 use super::configuration::{self, ROA_TABLE, RTR_ADDRESS};
 use super::members::{Member, MemberHandle, lock, make_changes};
-use super::{BIRD, CLIENT, RTR_SERVER, RouteServerReport, RouteServerSpec};
+use super::{BIRD, CLIENT, ProgramUsage, RTR_SERVER, RouteServerReport, RouteServerSpec};
 use crate::topology::services::find;
 use crate::topology::services::processes::{Processes, last_log_line, log_to};
 use netstage_agent_api::results::{Buckets, Usage};
@@ -33,7 +33,7 @@ pub struct RunningRouteServer {
     programs: Vec<(&'static str, u32)>,
     members: Vec<Member>,
     changes: Option<JoinHandle<()>>,
-    usage: Option<JoinHandle<Vec<(String, Vec<Usage>)>>>,
+    usage: Option<JoinHandle<ProgramUsage>>,
 }
 
 impl RunningRouteServer {
@@ -190,9 +190,9 @@ fn sample_usage(
     programs: &[(&'static str, u32)],
     epoch: Epoch,
     stop: &AtomicBool,
-) -> Vec<(String, Vec<Usage>)> {
+) -> ProgramUsage {
     let named = |(program, _): &(&str, u32)| (format!("{}.{program}", spec.server.name), Vec::new());
-    let mut samples: Vec<(String, Vec<Usage>)> = programs.iter().map(named).collect();
+    let mut samples: ProgramUsage = programs.iter().map(named).collect();
     let bins = spec.duration.0 / spec.interval.0;
     for bin in 0..=bins {
         let due = Instant(bin * spec.interval.0);
