@@ -253,12 +253,14 @@ fn run_traffic(agents: &mut ControlledAgents, crew: &ChildProcesses, hub_process
 
 fn part(index: usize, name: &str) -> (String, Assignment) {
     let duration = Duration::from_secs(SECONDS);
+    // Consents are confirmed at the address of a host, which has ports for a few agents.
+    let own = [127, 0, 1 + (index / 250) as u8, 1 + (index % 250) as u8];
     let flow = |side| FlowTask {
         id: index as u32,
         ..FlowTask::udp(
             &format!("f{index}"),
             side,
-            [([127, 0, 0, 1], 0).into(), ([127, 0, 0, 1], FIRST_PORT + index as u16).into()],
+            [(own, 0).into(), (own, FIRST_PORT + index as u16).into()],
             Pattern::Cbr { rate: BitRate(8), packet: 100 },
             duration,
         )
