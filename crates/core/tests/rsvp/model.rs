@@ -215,7 +215,7 @@ impl RandomRun {
             labels: LabelValue::FIRST_UNRESERVED..=last,
             hello,
             seed: seed + router as u64,
-            max_paths: 3 + random.below(20) as usize,
+            max_paths: 1 + random.below(10) as usize,
             egress: [EgressLabel::ImplicitNull, EgressLabel::ExplicitNull, EgressLabel::Own]
                 [random.below(3) as usize],
             ..config(router)
