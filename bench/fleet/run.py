@@ -38,7 +38,7 @@ def late(result):
 
 
 def ratio(result):
-    return result["late_ms"]["most"] / max(result["timers_late_ms"]["most"], 1e-9)
+    return result["late_ms"]["max"] / max(result["timers_late_ms"]["max"], 1e-9)
 
 
 def row(agents, result):

@@ -61,7 +61,7 @@ impl TestBench {
             .iter()
             .map(|port| OpenPort::open(&namespace, port))
             .collect::<Result<Vec<_>, _>>()?;
-        let labels = tester.operations.iter().map(|operation| operation.labels());
+        let labels = tester.signaled_operations().map(Operation::labels);
         let labels = labels.map(|(ingress, egress)| ingress.max(egress)).max().unwrap_or(0);
         ports.iter().try_for_each(|port| port.check_length((*tester.lengths().end()).into(), labels))?;
         let choice = choose_generator(tester, &ports, &namespace);

@@ -65,6 +65,12 @@ pub struct Tester {
 }
 
 impl Tester {
+    /// Returns the operations of all tests, those with a failure of the network included.
+    pub fn signaled_operations(&self) -> impl Iterator<Item = Operation> + '_ {
+        let of_failures = self.convergence.iter().map(|convergence| convergence.operation);
+        self.operations.iter().copied().chain(of_failures)
+    }
+
     /// Returns the number of peers of a direction: at least one behind each receiving port.
     pub fn peer_count(&self, direction: &TrafficDirection) -> u32 {
         self.labels.map_or(1, |labels| labels.peers).max(direction.to.len() as u32)

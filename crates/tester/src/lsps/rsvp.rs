@@ -206,7 +206,7 @@ fn requests(tester: &Tester, ports: &[OpenPort], from: usize) -> Vec<TunnelReque
     };
     let mut requests: Vec<TunnelRequest> = Vec::new();
     for direction in tester.directions.iter().filter(|direction| direction.from[0] == from) {
-        for operation in &tester.operations {
+        for operation in tester.signaled_operations() {
             match operation {
                 Operation::Ip | Operation::Push => {}
                 Operation::Pop => {
@@ -219,7 +219,7 @@ fn requests(tester: &Tester, ports: &[OpenPort], from: usize) -> Vec<TunnelReque
                         let far = v4(to.settings.address.0);
                         // Further routers may be on the way to the far port.
                         let route = [RouteHop::strict(router), RouteHop::loose(far)];
-                        requests.push(request(end(tester, *operation, (direction, peer)), &route));
+                        requests.push(request(end(tester, operation, (direction, peer)), &route));
                     }
                 }
             }
