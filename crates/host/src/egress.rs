@@ -8,6 +8,7 @@
 use crate::bpf_error::BpfError;
 use crate::cgroup::Cgroup;
 use crate::netns::netlink::Netlink;
+use crate::ports::kernel::bpf_call;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, LpmTrie, MapData};
 use aya::programs::{CgroupAttachMode, CgroupSkb, SockOps};
@@ -206,11 +207,9 @@ fn attach(program: BorrowedFd<'_>, group: BorrowedFd<'_>) -> io::Result<()> {
     const BPF_CGROUP_INET_EGRESS: u32 = 1;
     const BPF_F_ALLOW_MULTI: u32 = 2;
     let descriptor = |fd: BorrowedFd<'_>| fd.as_raw_fd() as u32;
-    let request = [descriptor(group), descriptor(program), BPF_CGROUP_INET_EGRESS, BPF_F_ALLOW_MULTI];
-    // SAFETY: the kernel reads `request` within its size; it holds no pointers.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_ATTACH, request.as_ptr(), size_of_val(&request)) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let mut request = [descriptor(group), descriptor(program), BPF_CGROUP_INET_EGRESS, BPF_F_ALLOW_MULTI];
+    // SAFETY: the request holds no pointers.
+    unsafe { bpf_call(BPF_PROG_ATTACH, &mut request) }.map(drop)
 }
 
 /// Returns the numbers of the interfaces that have these names now.

@@ -1,4 +1,4 @@
-//! Kernel access shared by all ports: socket options with layouts of `libc`, and memory shared with a socket.
+//! Kernel access shared by all ports: socket options with layouts of `libc`, bpf(2), and memory shared with a socket.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -63,6 +63,17 @@ pub(super) fn option<T: Plain>(
 /// Converts the result of a system call.
 pub(super) fn check_result(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Calls bpf(2).
+///
+/// # Safety
+/// Pointers in `request` must be valid.
+pub(crate) unsafe fn bpf_call<T>(command: libc::c_long, request: &mut T) -> io::Result<libc::c_int> {
+    // SAFETY: the kernel reads and writes `request` within its size.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *request, size_of::<T>()) };
+    check_result(answer as libc::c_int)?;
+    Ok(answer as libc::c_int)
 }
 
 /// Adds the interface and the failed action to an error, keeping its kind.

@@ -3,7 +3,7 @@
 //!
 //! It is detached with its link's descriptor: after kill -9, nothing is left on the interface.
 
-use crate::ports::kernel;
+use crate::ports::kernel::bpf_call;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -178,13 +178,4 @@ unsafe fn bpf_descriptor<T>(command: libc::c_long, request: &mut T) -> io::Resul
     let descriptor = unsafe { bpf_call(command, request)? };
     // SAFETY: the kernel has just created the descriptor for this process.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
-/// # Safety
-/// Pointers in `request` must be valid.
-unsafe fn bpf_call<T>(command: libc::c_long, request: &mut T) -> io::Result<libc::c_int> {
-    // SAFETY: the kernel reads and writes `request` within its size.
-    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *request, size_of::<T>()) };
-    kernel::check_result(answer as libc::c_int)?;
-    Ok(answer as libc::c_int)
 }
