@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each agent sends one packet to itself at the start of the run, whose lateness is that of the start, and
-//! reports ten bins per second. The kernel enforces a policy on each agent. For comparison, bare timers: as many
-//! processes that sleep until one absolute time.
+//! reports ten bins per second. The kernel enforces a policy on each agent, or the one in the file `POLICY`. For
+//! comparison, bare timers: as many processes that sleep until one absolute time.
 
 use netstage_agent::controller::{AgentAddress, ControlledAgents};
 use netstage_agent::fleet::folder::TokenGrant;
@@ -68,13 +68,14 @@ fn main() -> ExitCode {
 fn command(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     match arguments {
         [word, at] if word == "timer" => timer(at.parse()?),
-        [program, count] => {
+        [program, count, policy @ ..] if policy.len() < 2 => {
+            let policy = policy.first().map_or_else(|| Ok(POLICY.to_owned()), fs::read_to_string)?;
             let folder = std::env::temp_dir().join(format!("netstage-fleet-rates-{}", std::process::id()));
-            let result = measure(Path::new(program), count.parse()?, &folder);
+            let result = measure(Path::new(program), count.parse()?, &policy, &folder);
             let _ = fs::remove_dir_all(&folder);
             result
         }
-        _ => Err("usage: fleet_rates PROGRAM AGENTS".into()),
+        _ => Err("usage: fleet_rates PROGRAM AGENTS [POLICY]".into()),
     }
 }
 
@@ -105,7 +106,7 @@ fn timers(count: usize) -> Result<Vec<u64>, Box<dyn Error>> {
     Ok(late)
 }
 
-fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Error>> {
+fn measure(program: &Path, count: usize, policy: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
     let fleet = FleetFolder::create(&folder.join("fleet"), "bench")?;
     let (hub, address) = serve(program, &fleet)?;
     let hub_process = hub.0[0].id();
@@ -118,7 +119,7 @@ fn measure(program: &Path, count: usize, folder: &Path) -> Result<(), Box<dyn Er
     }
     let joined_s = begin.elapsed().as_secs_f64();
     eprintln!("{count} agents joined one after the other in {joined_s:.1} s");
-    let (crew, idle_s) = start(program, folder, &fleet, &names)?;
+    let (crew, idle_s) = start(program, policy, folder, &fleet, &names)?;
     let places = names.iter().map(|name| (name.clone(), AgentAddress::Fleet(fleet.socket()))).collect();
     let begin = time::Instant::now();
     let mut agents = ControlledAgents::connect_within(places, time::Duration::from_secs(120))?;
@@ -197,17 +198,18 @@ fn serve(program: &Path, fleet: &FleetFolder) -> Result<(ChildProcesses, String)
 /// Starts the agents' processes; returns the time in seconds until all are connected.
 fn start(
     program: &Path,
+    policy: &str,
     folder: &Path,
     fleet: &FleetFolder,
     names: &[String],
 ) -> Result<(ChildProcesses, f64), Box<dyn Error>> {
-    let policy = folder.join("agent.toml");
-    fs::write(&policy, POLICY)?;
+    let policy_file = folder.join("agent.toml");
+    fs::write(&policy_file, policy)?;
     let mut crew = ChildProcesses(Vec::new());
     let begin = time::Instant::now();
     for name in names {
         let mut command = Command::new(program);
-        command.args(["agent", "--state"]).arg(folder.join(name)).arg("--policy").arg(&policy);
+        command.args(["agent", "--state"]).arg(folder.join(name)).arg("--policy").arg(&policy_file);
         command.stderr(Stdio::null());
         crew.0.push(command.spawn()?);
     }

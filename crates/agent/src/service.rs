@@ -447,7 +447,8 @@ impl agent_server::Agent for AgentService {
     ) -> Result<Response<Self::AttendStream>, Status> {
         let peer = request.extensions().get::<ConnectionAddresses>().copied();
         let mut heartbeats = request.into_inner();
-        let first = timeout(HEARTBEAT_CHECK_INTERVAL * MAX_MISSED_CHECKS, heartbeats.message()).await;
+        let limit = HEARTBEAT_CHECK_INTERVAL * (MAX_MISSED_CHECKS + 1);
+        let first = timeout(limit, heartbeats.message()).await;
         let Ok(Ok(Some(first))) = first else {
             return Err(Status::invalid_argument("an Attend stream must begin with a heartbeat"));
         };
@@ -652,6 +653,7 @@ async fn send_progress_until_silent(
             message = heartbeats.message() => match message {
                 Ok(Some(_)) if shared.is_latest(attendance) => {
                     lease.renew();
+                    tick.reset();
                     shared.state().session.handle_heartbeat(now());
                     true
                 }

@@ -30,11 +30,12 @@ pub const CHUNK_BYTES: usize = 256 << 10;
 /// Interval between a controller's heartbeats, each of which the agent answers. A heartbeat costs an agent
 /// 0.1 ms of CPU time, which matters with a thousand agents on one machine.
 pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(500);
-/// Interval at which an agent checks for heartbeats.
-pub const HEARTBEAT_CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(250);
-/// Consecutive checks without a heartbeat after which an agent considers its controller gone: within 2 s of
-/// the last one.
-pub const MAX_MISSED_CHECKS: u32 = 7;
+/// Interval at which an agent checks for heartbeats, counted from the last one: longer than that of heartbeats, so that an
+/// agent wakes up for missing ones only.
+pub const HEARTBEAT_CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(650);
+/// Consecutive checks without a heartbeat that an agent accepts. With the next one, it considers its controller gone: within
+/// 2 s of the last heartbeat.
+pub const MAX_MISSED_CHECKS: u32 = 2;
 /// Consecutive unanswered heartbeats after which a controller considers an agent lost (6 s).
 pub const MAX_UNANSWERED_HEARTBEATS: u32 = 12;
 

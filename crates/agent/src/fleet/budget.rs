@@ -4,6 +4,7 @@
 use super::folder::now_s;
 use super::private;
 use netstage_core::fleet::DayBudget;
+use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration as Span;
 use netstage_host::egress::EgressGroup;
 use netstage_host::log::{Level, Log};
@@ -17,8 +18,12 @@ use std::time::Duration;
 const FILE: &str = "bytes-sent.json";
 /// Grants per day. An agent that is killed loses at most one.
 const GRANTS_PER_DAY: u64 = 16;
-/// Interval at which the kernel's allowance is checked.
-const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Minimum and maximum interval at which the kernel's allowance is checked. A day begins at most that late.
+const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Rate at which an agent without `rate` may send: that of a fast port.
+const PORT_RATE: BitRate = BitRate(100_000_000_000);
+/// Time after which the kernel has counted a packet that it permitted before.
+const COUNTED_AFTER: Duration = Duration::from_millis(50);
 const SECONDS_PER_DAY: u64 = 86_400;
 
 /// Content of the file.
@@ -99,16 +104,22 @@ pub struct BudgetKeeper {
 }
 
 impl BudgetKeeper {
-    /// Grants the first part, and starts the thread for the others.
-    pub fn start(mut budget: DailyBudget, egress: Arc<EgressGroup>, log: Log) -> io::Result<BudgetKeeper> {
-        renew(&mut budget, &egress)?;
+    /// Grants the first part, and starts the thread for the others. The kernel limits the agent to this rate.
+    pub fn start(
+        mut budget: DailyBudget,
+        egress: Arc<EgressGroup>,
+        rate: Option<BitRate>,
+        log: Log,
+    ) -> io::Result<BudgetKeeper> {
+        let mut left = renew(&mut budget, &egress)?;
         let budget = Arc::new(Mutex::new(budget));
         let (kept, limited) = (Arc::clone(&budget), Arc::clone(&egress));
         let (end, ended) = mpsc::channel::<()>();
         let keep = move || {
             let mut is_logged = false;
-            while ended.recv_timeout(CHECK_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(check_after(left, rate)) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let renewed = renew(&mut lock(&kept), &limited);
+                left = *renewed.as_ref().unwrap_or(&u64::MAX);
                 if let Err(error) = &renewed
                     && !is_logged
                 {
@@ -117,8 +128,7 @@ impl BudgetKeeper {
                 is_logged = renewed.is_err();
             }
             let closed = limited.allow(0).and_then(|()| {
-                // The kernel may just count a packet that it has permitted before.
-                thread::sleep(CHECK_INTERVAL);
+                thread::sleep(COUNTED_AFTER);
                 limited.sent()
             });
             let closed = closed.map_err(io::Error::other);
@@ -150,10 +160,21 @@ fn lock(budget: &Mutex<DailyBudget>) -> MutexGuard<'_, DailyBudget> {
     budget.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn renew(budget: &mut DailyBudget, egress: &EgressGroup) -> io::Result<()> {
+/// Grants what may be sent now. Returns the bytes that the kernel may still send.
+fn renew(budget: &mut DailyBudget, egress: &EgressGroup) -> io::Result<u64> {
     let sent = egress.sent().map_err(io::Error::other)?;
     let allowed = budget.renew(sent, now_s() / SECONDS_PER_DAY)?;
-    egress.allow(allowed).map_err(io::Error::other)
+    egress.allow(allowed).map_err(io::Error::other)?;
+    Ok(allowed.saturating_sub(sent))
+}
+
+/// Returns the time until the next check of an allowance: at this rate, half of it can be sent by then. An idle agent, of
+/// which a host may run hundreds, then rarely wakes up.
+fn check_after(left: u64, rate: Option<BitRate>) -> Duration {
+    let seconds = left as f64 * 8.0 / 2.0 / rate.unwrap_or(PORT_RATE).as_f64();
+    // The whole budget is sent when nothing is left, and the next day need not be awaited by the millisecond.
+    let idle = left == 0 || seconds > CHECK_INTERVALS.1.as_secs_f64();
+    if idle { CHECK_INTERVALS.1 } else { Duration::from_secs_f64(seconds).max(CHECK_INTERVALS.0) }
 }
 
 #[cfg(test)]
@@ -222,6 +243,21 @@ mod tests {
         let budget = DailyBudget::open(&folder, 1000).unwrap();
         assert_eq!(budget.left(30, noon_s).left, 910);
         assert_eq!(budget.left(30, noon_s + SECONDS_PER_DAY).left, 1000);
+    }
+
+    #[test]
+    fn a_check_comes_before_the_allowance_can_be_used_up() {
+        let rate = Some(BitRate(1_000_000_000));
+        // 12.5 MB take 0.1 s.
+        assert_eq!(check_after(12_500_000, rate), Duration::from_millis(50));
+        assert_eq!(check_after(50_000_000, rate), Duration::from_millis(200));
+        assert_eq!(check_after(5_000_000_000, None), Duration::from_millis(200));
+        for idle in
+            [check_after(0, rate), check_after(u64::MAX, None), check_after(u64::MAX, Some(BitRate(1)))]
+        {
+            assert_eq!(idle, CHECK_INTERVALS.1);
+        }
+        assert_eq!(check_after(1, None), CHECK_INTERVALS.0);
     }
 
     #[test]

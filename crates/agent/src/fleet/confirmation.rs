@@ -8,12 +8,16 @@
 
 use super::consent::{ConsentTerms, Signer, is_signed_by};
 use netstage_agent_api::protocol::generated::Consent;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -27,8 +31,6 @@ const VALIDITY: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(5);
 /// First wait for an answer, which doubles with each question.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// Interval at which a receiver checks whether its consents are still valid.
-const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 const QUESTION: &[u8] = b"netstage consent?";
 const ANSWER: &[u8] = b"netstage consent!";
@@ -39,7 +41,8 @@ const QUESTION_BYTES: usize = 128;
 
 /// Confirms the consents of an agent until it is dropped, or they expire.
 pub struct ConsentResponder {
-    ended: Arc<AtomicBool>,
+    /// Rung when the threads are to end.
+    bell: Arc<EventFd>,
     /// Port and thread by address.
     answering: BTreeMap<IpAddr, (u16, JoinHandle<()>)>,
 }
@@ -50,14 +53,15 @@ impl ConsentResponder {
         terms: Vec<ConsentTerms>,
         signer: &Arc<Signer>,
         enter: impl Fn() -> bool + Clone + Send + 'static,
-    ) -> ConsentResponder {
-        let ended = Arc::new(AtomicBool::new(false));
+    ) -> io::Result<ConsentResponder> {
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let bell = Arc::new(bell);
         let terms: Vec<ConsentTerms> = terms.into_iter().filter(ConsentTerms::needs_confirmation).collect();
         let addresses: BTreeMap<IpAddr, SocketAddr> =
             terms.iter().map(|terms| (terms.destination.ip(), terms.destination)).collect();
         let terms = Arc::new(terms);
         let start = |(ip, at): (IpAddr, SocketAddr)| {
-            let (terms, signer, ended) = (Arc::clone(&terms), Arc::clone(signer), Arc::clone(&ended));
+            let (terms, signer, bell) = (Arc::clone(&terms), Arc::clone(signer), Arc::clone(&bell));
             let enter = enter.clone();
             let (sender, port) = mpsc::channel();
             let answering = move || {
@@ -66,7 +70,7 @@ impl ConsentResponder {
                         PORTS.clone().find_map(|port| UdpSocket::bind(with_port(at, port)).ok())
                 {
                     let _ = sender.send(socket.local_addr().map_or(0, |bound| bound.port()));
-                    let _ = answer(&socket, ip, &terms, &signer, &ended);
+                    let _ = answer(&socket, ip, &terms, &signer, &bell);
                 }
             };
             // Without a thread or a port there are no answers, and senders report that.
@@ -74,7 +78,7 @@ impl ConsentResponder {
             Some((ip, (port.recv().ok()?, thread)))
         };
         let answering = addresses.into_iter().filter_map(start).collect();
-        ConsentResponder { ended, answering }
+        Ok(ConsentResponder { bell, answering })
     }
 
     /// Returns the port at which consents to flows to this address are confirmed.
@@ -85,7 +89,7 @@ impl ConsentResponder {
 
 impl Drop for ConsentResponder {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
+        let _ = self.bell.write(1);
         for (_, thread) in std::mem::take(&mut self.answering).into_values() {
             let _ = thread.join();
         }
@@ -103,12 +107,20 @@ fn answer(
     own: IpAddr,
     terms: &[ConsentTerms],
     signer: &Signer,
-    ended: &AtomicBool,
+    bell: &EventFd,
 ) -> io::Result<()> {
     let end = Instant::now() + VALIDITY;
-    socket.set_read_timeout(Some(CHECK_INTERVAL))?;
+    socket.set_nonblocking(true)?;
     let mut question = [0; QUESTION_BYTES + 1];
-    while !ended.load(Ordering::Relaxed) && Instant::now() < end {
+    loop {
+        let mut polled = [bell.as_fd(), socket.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let left_ms = end.saturating_duration_since(Instant::now()).as_millis() as u16;
+        match poll(&mut polled, PollTimeout::from(left_ms)) {
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(ready) if ready == 0 || polled[0].any() == Some(true) => return Ok(()),
+            Ok(_) => {}
+        }
         let Ok((QUESTION_BYTES, from)) = socket.recv_from(&mut question) else { continue };
         let Some((nonce, run, digest)) = read_question(&question[..QUESTION_BYTES]) else { continue };
         let ends = (run, from.ip().to_canonical(), own);
@@ -120,7 +132,6 @@ fn answer(
         let Some(signature) = signer.sign(&confirmation(nonce, digest)) else { continue };
         let _ = socket.send_to(&[ANSWER, nonce, &signature].concat(), from);
     }
-    Ok(())
 }
 
 /// Returns the nonce, the number of the run, and the digest.
@@ -224,7 +235,7 @@ mod tests {
             ConsentTerms::received(7, &assignment).collect::<Vec<_>>()
         };
         let (own, other) = (signer(), signer());
-        let responder = ConsentResponder::start(terms(&[1, 2]), &own, || true);
+        let responder = ConsentResponder::start(terms(&[1, 2]), &own, || true).unwrap();
         let port = responder.port("127.0.0.1".parse().unwrap()).unwrap();
         let ask = &|ids: &[u32], signer: &Signer| {
             let terms = terms(ids);

@@ -97,7 +97,7 @@ impl PolicyGuard {
         let budget = match (policy.bytes_per_day, &egress) {
             (Some(bytes), Some(egress)) => {
                 let budget = DailyBudget::open(folder, bytes)?;
-                Some(BudgetKeeper::start(budget, Arc::clone(egress), Arc::clone(&log))?)
+                Some(BudgetKeeper::start(budget, Arc::clone(egress), policy.rate, Arc::clone(&log))?)
             }
             _ => None,
         };
@@ -433,6 +433,9 @@ impl RunGuard for PolicyGuard {
         // Its ports are free again once it has ended.
         drop(lock(&self.responder).take());
         let responder = ConsentResponder::start(terms, &signer, move || guard.confine().is_ok());
+        let responder = responder.map_err(|error| {
+            OrderRefusal::new(OrderRefusalKind::System, format!("cannot confirm consents: {error}"))
+        })?;
         let with_port = |(address, consent): (IpAddr, Consent)| {
             let confirmation_port = responder.port(address).unwrap_or(0).into();
             Consent { confirmation_port, ..consent }
