@@ -3,11 +3,12 @@
 
 use super::path::{Refusal, lsp_of};
 use super::{Lsp, RsvpEvent, RsvpNeighbor, RsvpSpeaker};
+use crate::time::Instant;
 use alloc::vec;
 use alloc::vec::Vec;
 use netstage_wire::rsvp::message::{Flow, RsvpMessage};
 use netstage_wire::rsvp::object::{ErrorSpec, Hop, Object, Sender, Session};
-use netstage_wire::rsvp::{RsvpError, RsvpPacket, kind};
+use netstage_wire::rsvp::{LOCALLY_REPAIRED, RsvpError, RsvpPacket, error_code, kind};
 
 impl RsvpSpeaker {
     fn error(&self, (code, value): Refusal) -> ErrorSpec {
@@ -44,15 +45,18 @@ impl RsvpSpeaker {
     }
 
     /// Reports an error of this router about an existing LSP to the ingress.
-    pub(super) fn report_path(&mut self, lsp: Lsp, refusal: Refusal) {
-        self.forward_path_error(lsp, self.error(refusal));
+    pub(super) fn report_path(&mut self, now: Instant, lsp: Lsp, refusal: Refusal) {
+        self.forward_path_error(now, lsp, self.error(refusal));
     }
 
-    fn forward_path_error(&mut self, lsp: Lsp, error: ErrorSpec) {
+    fn forward_path_error(&mut self, now: Instant, lsp: Lsp, error: ErrorSpec) {
         let Some(state) = self.lsps.get(&lsp) else { return };
         let path = state.path.clone();
         match state.upstream {
             Some(upstream) => self.send_path_error(upstream.neighbor, lsp, error, path.traffic().collect()),
+            None if (error.code, error.value) == (error_code::NOTIFY, LOCALLY_REPAIRED) => {
+                self.ingress_repaired(now, lsp, error.node);
+            }
             None => self.ingress_failed(lsp, error),
         }
     }
@@ -63,12 +67,12 @@ impl RsvpSpeaker {
         self.send_control(to, kind::PATH_ERROR, &head.into_iter().chain(traffic).collect::<Vec<_>>());
     }
 
-    pub(super) fn handle_path_error(&mut self, from: RsvpNeighbor, message: &RsvpMessage<'_>) {
+    pub(super) fn handle_path_error(&mut self, now: Instant, from: RsvpNeighbor, message: &RsvpMessage<'_>) {
         let (Some(lsp), Some(error)) = (lsp_of(message), message.error) else { return };
         match self.lsps.get(&lsp) {
             None => self.counters.unknown_lsp += 1,
             Some(state) if state.downstream.as_ref().is_some_and(|next| next.neighbor == from) => {
-                self.forward_path_error(lsp, error);
+                self.forward_path_error(now, lsp, error);
             }
             Some(_) => self.counters.wrong_hop += 1,
         }

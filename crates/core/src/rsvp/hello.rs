@@ -39,11 +39,12 @@ impl RsvpSpeaker {
             self.agenda.set(Timer::HelloTimeout(from), now + timeout);
         }
         if has_restarted || has_lost_us {
-            self.neighbor_down(now, from);
+            self.neighbor_down(now, from, false);
         }
         if previous == 0 {
             self.events.push_back(RsvpEvent::NeighborUp { neighbor: from });
             self.repeat_paths(now, from);
+            self.resume_paths(now, |neighbor| neighbor == from);
         }
     }
 
@@ -60,7 +61,7 @@ impl RsvpSpeaker {
     pub(super) fn hello_timeout(&mut self, now: Instant, from: RsvpNeighbor) {
         if let Some(neighbor) = self.neighbors.get_mut(&from) {
             neighbor.instance = 0;
-            self.neighbor_down(now, from);
+            self.neighbor_down(now, from, true);
         }
     }
 
@@ -71,8 +72,9 @@ impl RsvpSpeaker {
         self.hello_timeout(now, neighbor);
     }
 
-    /// Removes the state received from a neighbor (RFC 3209 section 5.3).
-    fn neighbor_down(&mut self, now: Instant, neighbor: RsvpNeighbor) {
+    /// Removes the state received from a neighbor (RFC 3209 section 5.3). Keeps the LSPs that a bypass repairs, unless the
+    /// neighbor has lost them.
+    fn neighbor_down(&mut self, now: Instant, neighbor: RsvpNeighbor, repairs: bool) {
         self.events.push_back(RsvpEvent::NeighborDown { neighbor });
         let (mut from, mut through) = (Vec::new(), Vec::new());
         for (lsp, state) in &self.lsps {
@@ -83,11 +85,15 @@ impl RsvpSpeaker {
             }
         }
         for lsp in from {
-            self.remove_path(now, lsp, false, true);
+            if !repairs || !self.repair(now, lsp, neighbor) {
+                self.remove_path(now, lsp, false, true);
+            }
         }
         for lsp in through {
-            self.remove_reservation(now, lsp, true);
-            self.send_path(now, lsp);
+            if !repairs || !self.repair(now, lsp, neighbor) {
+                self.remove_reservation(now, lsp, true);
+                self.send_path(now, lsp);
+            }
         }
     }
 }

@@ -14,11 +14,12 @@
 //! - `neighbor`: transmission to neighbors, acknowledgments, summary refreshes, limits.
 //! - `hello`: detection of failed and restarted neighbors.
 //! - `authentication`: authentication of messages between neighbors.
+//! - `repair`: LSPs whose next hop has failed, and whose packets take a bypass LSP.
 //! - `agenda`: timers.
 //! - `state`: the state of an LSP.
 //!
-//! A reservation has one Resv message per sender. Policing, preemption and local protection (RFC 4090) are not part of
-//! it; messages with DETOUR objects are rejected.
+//! A reservation has one Resv message per sender. Policing and preemption are not part of it; messages with DETOUR objects
+//! are rejected.
 
 mod admission;
 mod agenda;
@@ -29,6 +30,7 @@ mod label;
 mod neighbor;
 mod path;
 mod receive;
+mod repair;
 mod reservation;
 mod route;
 mod state;
@@ -39,7 +41,7 @@ use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
 use admission::LinkAdmission;
 use agenda::{Agenda, Timer};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
@@ -191,6 +193,13 @@ pub enum RsvpEvent {
         /// The LSP.
         lsp: Lsp,
     },
+    /// A router has repaired the LSP in use of a tunnel of this router. It stays in use until another one is established.
+    Repaired {
+        /// Tunnel ID.
+        tunnel: u16,
+        /// The router.
+        node: Ipv4Addr,
+    },
     /// A tunnel of this router could not be set up, or a router has reported an error for its LSP. Setup is retried.
     Failed {
         /// Tunnel ID.
@@ -296,6 +305,8 @@ pub struct RsvpSpeaker {
     routes: BTreeMap<(u8, Ipv4Addr), RsvpNeighbor>,
     links: BTreeMap<u32, LinkAdmission>,
     neighbors: BTreeMap<RsvpNeighbor, Neighbor>,
+    /// Addresses of neighbors with an established bypass LSP.
+    bypassed: BTreeSet<Ipv4Addr>,
     lsps: BTreeMap<Lsp, LspState>,
     tunnels: BTreeMap<u16, Tunnel>,
     labels: LabelPool,
@@ -319,6 +330,7 @@ impl RsvpSpeaker {
             routes: BTreeMap::new(),
             links: BTreeMap::new(),
             neighbors: BTreeMap::new(),
+            bypassed: BTreeSet::new(),
             lsps: BTreeMap::new(),
             tunnels: BTreeMap::new(),
             labels: LabelPool::new(config.labels.clone(), config.instance),
@@ -342,23 +354,30 @@ impl RsvpSpeaker {
             (previous.address, previous.length) != (interface.address, interface.length)
         });
         if is_moved {
-            self.remove_interface(now, number);
+            self.close_interface(now, number, false);
         }
         let capacity = interface.bandwidth.map(|rate| rate.0);
-        self.interfaces.insert(number, interface);
+        let is_new = self.interfaces.insert(number, interface).is_none();
         self.links.entry(number).or_default().set_capacity(capacity);
+        if is_new {
+            self.resume_paths(now, |neighbor| neighbor.interface == number);
+        }
         self.retry_tunnels(now);
     }
 
-    /// Removes an interface, or marks it as down, and removes the LSPs that use it.
+    /// Removes an interface, or marks it as down, and removes the LSPs that use it, except those with a bypass.
     pub fn remove_interface(&mut self, now: Instant, number: u32) {
+        self.close_interface(now, number, true);
+    }
+
+    fn close_interface(&mut self, now: Instant, number: u32, repairs: bool) {
         if self.interfaces.remove(&number).is_none() {
             return;
         }
         let neighbors: Vec<RsvpNeighbor> =
             self.neighbors.keys().filter(|neighbor| neighbor.interface == number).copied().collect();
         for neighbor in neighbors {
-            self.remove_paths_through(now, neighbor);
+            self.remove_paths_through(now, neighbor, repairs);
         }
         self.retry_tunnels(now);
     }
@@ -455,6 +474,8 @@ pub struct LspStatus {
     pub downstream: Option<RsvpNeighbor>,
     /// The LSP is reserved from here to the egress.
     pub is_reserved: bool,
+    /// The next hop has failed, and packets take the bypass LSP to it.
+    pub is_repaired: bool,
     /// Reserved, or before the reservation requested bandwidth.
     pub bandwidth: BitRate,
     /// Label advertised to the previous hop.

@@ -96,7 +96,7 @@ impl RsvpSpeaker {
                 self.counters.loops += 1;
                 return Err(routing(routing_error::LOOP));
             }
-            Target::Neighbor(neighbor, route) => Some(Downstream { neighbor, route, message_id: None }),
+            Target::Neighbor(neighbor, route) => Some(Downstream::new(neighbor, route)),
         };
         if is_new && !self.is_within_limits(from) {
             return Err((error_code::SYSTEM, 0));
@@ -304,16 +304,24 @@ impl RsvpSpeaker {
         }
     }
 
-    /// Removes the LSPs with this previous or next hop, whose interface is gone, and reports it in both directions.
-    pub(super) fn remove_paths_through(&mut self, now: Instant, neighbor: RsvpNeighbor) {
+    /// Removes an LSP without a way, and reports it in both directions.
+    pub(super) fn abandon(&mut self, now: Instant, lsp: Lsp) {
+        self.report_path(now, lsp, (error_code::ROUTING, routing_error::NO_ROUTE));
+        self.remove_path(now, lsp, true, true);
+    }
+
+    /// Removes the LSPs with this previous or next hop, whose interface is gone, and reports it in both directions. Keeps
+    /// those that a bypass repairs.
+    pub(super) fn remove_paths_through(&mut self, now: Instant, neighbor: RsvpNeighbor, repairs: bool) {
         let uses = |state: &LspState| {
             let next = state.downstream.as_ref().is_some_and(|downstream| downstream.neighbor == neighbor);
             next || state.upstream.is_some_and(|upstream| upstream.neighbor == neighbor)
         };
         let lsps: Vec<Lsp> = self.lsps.iter().filter(|(_, state)| uses(state)).map(|(lsp, _)| *lsp).collect();
         for lsp in lsps {
-            self.report_path(lsp, (error_code::ROUTING, routing_error::NO_ROUTE));
-            self.remove_path(now, lsp, true, true);
+            if !repairs || !self.repair(now, lsp, neighbor) {
+                self.abandon(now, lsp);
+            }
         }
     }
 }

@@ -57,7 +57,7 @@ impl RsvpSpeaker {
         match message.kind {
             kind::PATH => self.handle_path(now, from, &message),
             kind::PATH_TEAR => self.handle_path_tear(now, from, &message),
-            kind::PATH_ERROR => self.handle_path_error(from, &message),
+            kind::PATH_ERROR => self.handle_path_error(now, from, &message),
             kind::RESV => self.handle_resv(now, from, &message),
             kind::RESV_TEAR => self.handle_resv_tear(now, from, &message),
             kind::RESV_ERROR => self.handle_resv_error(from, &message),

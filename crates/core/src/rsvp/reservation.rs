@@ -24,7 +24,7 @@ impl RsvpSpeaker {
             if let Err(refusal) = self.accept_reservation(now, from, lsp, style, &flow, message) {
                 self.refuse_reservation(from, message, &flow, refusal);
                 if matches!(refusal.0, error_code::ADMISSION | error_code::ROUTING) {
-                    self.report_path(lsp, refusal);
+                    self.report_path(now, lsp, refusal);
                 }
             }
         }

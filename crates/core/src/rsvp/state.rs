@@ -45,6 +45,15 @@ pub(super) struct Downstream {
     pub route: Vec<RouteHop>,
     /// ID of the last Resv or ResvTear message.
     pub message_id: Option<MessageId>,
+    /// The next hop has failed, and packets take the bypass LSP to it.
+    pub is_repaired: bool,
+}
+
+impl Downstream {
+    /// Creates a next hop that has not reserved the LSP yet.
+    pub fn new(neighbor: RsvpNeighbor, route: Vec<RouteHop>) -> Downstream {
+        Downstream { neighbor, route, message_id: None, is_repaired: false }
+    }
 }
 
 /// Contents of a Path message that are forwarded.
@@ -148,13 +157,22 @@ impl PathContents {
         core::iter::once(Object::SenderTspec(self.tspec)).chain(adspec)
     }
 
+    /// Returns whether routers on the way may keep the LSP after a failure (RFC 4090 section 4.3).
+    pub fn is_protected(&self) -> bool {
+        self.has_flag(attribute_flag::LOCAL_PROTECTION)
+    }
+
+    fn has_flag(&self, flag: u8) -> bool {
+        self.attribute.as_ref().is_some_and(|attribute| attribute.flags & flag != 0)
+    }
+
     /// Style that the ingress requests (RFC 3209 section 4.7.1).
     pub fn style(&self) -> Style {
-        let is_shared = self
-            .attribute
-            .as_ref()
-            .is_some_and(|attribute| attribute.flags & attribute_flag::SHARED_EXPLICIT != 0);
-        if is_shared { Style::SharedExplicit } else { Style::FixedFilter }
+        if self.has_flag(attribute_flag::SHARED_EXPLICIT) {
+            Style::SharedExplicit
+        } else {
+            Style::FixedFilter
+        }
     }
 }
 
@@ -167,6 +185,7 @@ impl LspState {
             upstream: self.upstream.map(|upstream| upstream.neighbor),
             downstream: self.downstream.as_ref().map(|downstream| downstream.neighbor),
             is_reserved: self.reservation.is_some(),
+            is_repaired: self.downstream.as_ref().is_some_and(|downstream| downstream.is_repaired),
             bandwidth: rate(&reservation.map_or(self.path.tspec, |contents| contents.flowspec)),
             incoming: self.label,
             outgoing: outgoing.filter(|_| self.downstream.is_some()),

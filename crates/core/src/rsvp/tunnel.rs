@@ -26,6 +26,8 @@ pub struct TunnelRequest {
     pub bandwidth: BitRate,
     /// Name, for other routers.
     pub name: Vec<u8>,
+    /// Routers on the way may keep the LSP when a link fails, and send its packets through a bypass LSP (RFC 4090).
+    pub is_protected: bool,
 }
 
 /// Priorities of all tunnels, the lowest ones: no tunnel preempts another one.
@@ -109,7 +111,7 @@ impl RsvpSpeaker {
         let path = contents(&request);
         let refusal = match self.target(request.endpoint, &request.route, true) {
             Ok(Target::Neighbor(neighbor, route)) if self.has_bandwidth(lsp, neighbor, &path) => {
-                let downstream = Some(Downstream { neighbor, route, message_id: None });
+                let downstream = Some(Downstream::new(neighbor, route));
                 let state = LspState { path, upstream: None, downstream, reservation: None, label: None };
                 self.add_path(now, lsp, state);
                 if let Some(tunnel) = self.tunnels.get_mut(&number) {
@@ -199,6 +201,22 @@ impl RsvpSpeaker {
         }
     }
 
+    /// Sets up another LSP for a tunnel whose LSP a router has repaired. The repaired one stays in use until then.
+    pub(super) fn ingress_repaired(&mut self, now: Instant, lsp: Lsp, node: Ipv4Addr) {
+        let Some(number) = self.tunnel_of(lsp).filter(|_| self.is_established(lsp)) else { return };
+        let Some(tunnel) = self.tunnels.get_mut(&number).filter(|tunnel| tunnel.current == Some(lsp)) else {
+            return;
+        };
+        tunnel.current = None;
+        let replaced = tunnel.previous.replace(lsp);
+        self.events.push_back(RsvpEvent::Repaired { tunnel: number, node });
+        self.agenda.cancel(Timer::Replaced(number));
+        self.agenda.set(Timer::Tunnel(number), now + ROUTE_DELAY);
+        if let Some(replaced) = replaced {
+            self.remove_path(now, replaced, false, true);
+        }
+    }
+
     /// Schedules the setup of another LSP after the current one was removed.
     pub(super) fn ingress_removed(&mut self, now: Instant, lsp: Lsp) {
         let Some(number) = self.tunnel_of(lsp) else { return };
@@ -213,6 +231,7 @@ impl RsvpSpeaker {
 
 /// Returns the contents of the Path messages of a tunnel.
 fn contents(request: &TunnelRequest) -> PathContents {
+    let protection = if request.is_protected { attribute_flag::LOCAL_PROTECTION } else { 0 };
     let rate = (request.bandwidth.as_f64() / 8.0) as f32;
     PathContents {
         protocol: IPV4,
@@ -222,7 +241,7 @@ fn contents(request: &TunnelRequest) -> PathContents {
             affinities: None,
             setup: PRIORITY,
             holding: PRIORITY,
-            flags: attribute_flag::SHARED_EXPLICIT,
+            flags: attribute_flag::SHARED_EXPLICIT | protection,
             name: request.name.clone(),
         }),
         record_route: Some(Vec::new()),

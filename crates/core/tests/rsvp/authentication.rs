@@ -249,7 +249,13 @@ fn a_neighbor_gets_the_messages_again_that_it_has_dropped() {
         speaker.set_interface(now, 1, interface);
     }
     let route = vec![RouteHop::strict(ADDRESSES[1])];
-    let request = TunnelRequest { endpoint: router(1), route, bandwidth: BitRate(0), name: Vec::new() };
+    let request = TunnelRequest {
+        endpoint: router(1),
+        route,
+        bandwidth: BitRate(0),
+        name: Vec::new(),
+        is_protected: false,
+    };
     speakers[0].set_tunnel(now, 1, request);
     let end = now + Duration::from_secs(1);
     while now < end {

@@ -3,7 +3,7 @@
 
 use crate::network::{DELAY, InFlight, Network, config, router_id};
 use netstage_core::rng::RandomStream;
-use netstage_core::rsvp::{EgressLabel, RsvpConfig};
+use netstage_core::rsvp::{EgressLabel, RsvpConfig, TunnelRequest};
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::mpls::LabelValue;
 use netstage_wire::rsvp::route::RouteHop;
@@ -222,7 +222,10 @@ impl RandomRun {
         });
         let configs = configs.collect();
         let capacity = random.chance(0.5).then_some(1000);
-        let network = Network::new(configs, &links, capacity);
+        let mut network = Network::new(configs, &links, capacity);
+        for link in 0..links.len() {
+            network.set_bypass(link, random.chance(0.3));
+        }
         let (loss, duplicates) = (random.uniform() * 0.3, random.uniform() * 0.2);
         let max_delay = [DELAY.0, 100_000_000, 2_000_000_000][random.below(3) as usize];
         RandomRun { has_few_labels, random, network, loss, duplicates, max_delay }
@@ -257,7 +260,8 @@ impl RandomRun {
                     _ => [RouteHop::loose(router_id(via))].into(),
                 };
                 let request = self.network.request(endpoint, route, bandwidth);
-                self.network.set_tunnel(key, request);
+                let is_protected = self.random.chance(0.5);
+                self.network.set_tunnel(key, TunnelRequest { is_protected, ..request });
             }
             6 | 7 => self.network.remove_tunnel(key),
             8 => {
@@ -327,9 +331,62 @@ fn random_runs_settle() {
     }
     println!("{reports:?}");
     if seeds >= 200 {
-        for name in ["up", "down", "failed", "forward", "discard", "neighbor up", "neighbor down", "limited"]
-        {
+        for name in [
+            "up",
+            "down",
+            "failed",
+            "forward",
+            "discard",
+            "repaired",
+            "neighbor up",
+            "neighbor down",
+            "limited",
+        ] {
             assert!(reports.contains_key(name), "{name}: {reports:?}");
         }
     }
+}
+
+/// Three routers with two links between the last ones; the first of them fails.
+fn repaired(route: Vec<RouteHop>) -> Network {
+    let configs = (0..3).map(config).collect();
+    let mut network = Network::new(configs, &[(0, 1), (1, 2), (1, 2)], None);
+    network.set_bypass(1, true);
+    let request = TunnelRequest { is_protected: true, ..network.request(2, route, 0) };
+    network.set_tunnel((0, 1), request);
+    network.run(Duration::from_secs(1));
+    assert!(network.is_up((0, 1)));
+    network.set_link(1, false);
+    network
+}
+
+#[test]
+fn a_repaired_lsp_carries_packets_until_another_one_does() {
+    let mut network = repaired(Vec::new());
+    for _ in 0..100 {
+        network.check();
+        assert!(network.is_up((0, 1)));
+        network.run(Duration::from_millis(100));
+    }
+    assert_eq!((network.reports["repaired"], network.reports["up"], network.reports["down"]), (1, 2, 1));
+    settle(&mut network);
+}
+
+#[test]
+fn a_repaired_lsp_without_another_way_lasts_until_its_state_expires() {
+    let strict = repaired(Vec::new()).strict(&[0, 1, 2]);
+    let mut network = repaired(strict.clone());
+    network.run(Duration::from_secs(20));
+    network.set_link(1, true);
+    network.run(Duration::from_secs(200));
+    network.check();
+    assert!(network.is_up((0, 1)));
+    let mut network = repaired(strict.clone());
+    network.run(Duration::from_secs(200));
+    assert!(!network.is_up((0, 1)));
+    // Without the bypass, it ends at once.
+    let mut network = repaired(strict);
+    network.set_bypass(1, false);
+    network.run(Duration::from_secs(1));
+    assert!(!network.is_up((0, 1)));
 }

@@ -35,6 +35,8 @@ pub struct Network {
     /// Routers at the ends of each link; interface n + 1 of both is link n.
     pub links: Vec<(usize, usize)>,
     pub up: Vec<bool>,
+    /// Links whose packets take a bypass while they are down.
+    bypassed: Vec<bool>,
     capacity: Option<u64>,
     pub in_flight: Vec<InFlight>,
     /// Label tables, by the events; `None` for labels of LSPs that end at the router.
@@ -69,6 +71,7 @@ impl Network {
             speakers: configs.iter().map(|config| RsvpSpeaker::new(config.clone())).collect(),
             links: links.to_vec(),
             up: vec![true; links.len()],
+            bypassed: vec![false; links.len()],
             capacity,
             in_flight: Vec::new(),
             tables: vec![BTreeMap::new(); configs.len()],
@@ -124,12 +127,30 @@ impl Network {
                 self.speakers[router].set_interface(self.now, link as u32 + 1, interface);
             }
         }
+        for link in 0..self.links.len() {
+            if self.links[link].0 == router || self.links[link].1 == router {
+                self.announce_bypass(router, link);
+            }
+        }
         self.set_routes();
         let requested = self.requested.clone();
         for ((_, tunnel), request) in requested.range((router, 0)..=(router, u16::MAX)) {
             self.speakers[router].set_tunnel(self.now, *tunnel, request.clone());
         }
         self.collect();
+    }
+
+    /// Establishes or removes the bypass of a link in both directions.
+    pub fn set_bypass(&mut self, link: usize, is_established: bool) {
+        self.bypassed[link] = is_established;
+        let (first, second) = self.links[link];
+        [first, second].into_iter().for_each(|router| self.announce_bypass(router, link));
+        self.collect();
+    }
+
+    fn announce_bypass(&mut self, router: usize, link: usize) {
+        let neighbor = address(link, self.links[link].0 == router);
+        self.speakers[router].set_bypass(self.now, neighbor, self.bypassed[link]);
     }
 
     /// Sets the shortest paths between all routers.
@@ -181,6 +202,7 @@ impl Network {
             route,
             bandwidth: BitRate(bandwidth),
             name: b"tunnel".to_vec(),
+            is_protected: false,
         }
     }
 
@@ -229,6 +251,10 @@ impl Network {
                 let removed = self.in_use.entry((router, tunnel)).or_default().remove(&lsp);
                 assert!(removed.is_some(), "an LSP that is down has been up");
                 "down"
+            }
+            RsvpEvent::Repaired { tunnel, .. } => {
+                assert!(self.is_up((router, tunnel)), "a repaired LSP is in use");
+                "repaired"
             }
             RsvpEvent::Failed { tunnel, .. } => {
                 self.failures.insert((router, tunnel), self.now);
@@ -303,7 +329,8 @@ impl Network {
     fn follow(&self, router: usize, to: RsvpNextHop) -> Option<usize> {
         let (mut at, mut hop) = (router, to);
         for _ in 0..=self.speakers.len() {
-            if !self.up[hop.neighbor.interface as usize - 1] {
+            let link = hop.neighbor.interface as usize - 1;
+            if !self.up[link] && !self.bypassed[link] {
                 return None;
             }
             at = self.next_router(at, hop.neighbor);

@@ -359,7 +359,11 @@ fn lsps(state: &RouterState) -> String {
             optional(lsp.downstream),
             lsp.outgoing.map_or("-".into(), label_name),
             format!("{:.3}", lsp.bandwidth_bps as f64 / 1e6),
-            if lsp.is_reserved { "reserved".into() } else { "requested".into() },
+            match (lsp.is_reserved, lsp.is_repaired) {
+                (_, true) => "bypassed".into(),
+                (true, false) => "reserved".into(),
+                (false, false) => "requested".into(),
+            },
         ]);
     }
     table.text()

@@ -60,6 +60,7 @@ netstage_harness::main![
     route_server,
     router,
     router::bfd,
+    router::bypass,
     router::changes,
     router::freertr,
     router::kernel,

@@ -129,7 +129,7 @@ impl Rsvp {
         for number in gone.into_values() {
             self.command(RsvpCommand::RemoveTunnel(number));
             changes.extend(self.route(number, None));
-            self.tunnels.remove(&number);
+            self.remove(number);
         }
         let in_use: BTreeSet<u16> = self.tunnels.keys().copied().collect();
         let mut free = (1..=u16::MAX).filter(|number| !in_use.contains(number));
@@ -139,10 +139,11 @@ impl Rsvp {
                 continue;
             }
             changes.extend(self.route(number, None));
-            let in_use = self.tunnels.remove(&number).and_then(|tunnel| tunnel.in_use);
+            let in_use = self.remove(number).and_then(|tunnel| tunnel.in_use);
             // To another endpoint, the speaker does not keep the previous LSP.
             let in_use = in_use.filter(|(lsp, _)| lsp.session.endpoint == settings.request.endpoint);
             self.tunnels.insert(number, Tunnel { settings: settings.clone(), in_use, failure: None });
+            self.announce_bypass(number);
             changes.extend(self.route(number, in_use.map(|(_, to)| to)));
             self.command(RsvpCommand::SetTunnel(number, settings.request.clone()));
         }
@@ -218,7 +219,13 @@ impl Rsvp {
                     Level::Note,
                     &format!("tunnel {} is up, via {}", tunnel.settings.name, to.neighbor.address),
                 );
+                self.announce_bypass(number);
                 return self.route(number, Some(to));
+            }
+            RsvpEvent::Repaired { tunnel, node } => {
+                let Some(tunnel) = self.tunnels.get(&tunnel) else { return Vec::new() };
+                let name = &tunnel.settings.name;
+                log(Level::Alarm, &format!("tunnel {name}: {node} has repaired it by a bypass LSP"));
             }
             RsvpEvent::Down { tunnel: number, lsp } => {
                 let Some(tunnel) = self.tunnels.get_mut(&number) else { return Vec::new() };
@@ -226,6 +233,7 @@ impl Rsvp {
                 if tunnel.in_use.is_some_and(|(in_use, _)| in_use == lsp) {
                     tunnel.in_use = None;
                     log(Level::Alarm, &format!("tunnel {} is down", tunnel.settings.name));
+                    self.announce_bypass(number);
                     return self.route(number, None);
                 }
             }
@@ -269,6 +277,23 @@ impl Rsvp {
             }
         }
         Vec::new()
+    }
+
+    /// Removes a tunnel, which protects its neighbor no more.
+    fn remove(&mut self, number: u16) -> Option<Tunnel> {
+        let removed = self.tunnels.remove(&number)?;
+        if let Some(neighbor) = removed.settings.protects {
+            self.command(RsvpCommand::SetBypass(neighbor, false));
+        }
+        Some(removed)
+    }
+
+    /// Passes the state of a bypass LSP to the speaker.
+    fn announce_bypass(&self, number: u16) {
+        let Some(tunnel) = self.tunnels.get(&number) else { return };
+        if let Some(neighbor) = tunnel.settings.protects {
+            self.command(RsvpCommand::SetBypass(neighbor, tunnel.in_use.is_some()));
+        }
     }
 
     /// Returns the established tunnels that protect a neighbor, with its address.
@@ -351,7 +376,8 @@ fn configuration(settings: &RsvpSettings) -> RsvpConfig {
 
 /// Returns the state of an LSP.
 pub(super) fn lsp_state(status: &LspStatus) -> LspState {
-    let LspStatus { lsp, upstream, downstream, is_reserved, bandwidth, incoming, outgoing } = *status;
+    let LspStatus { lsp, upstream, downstream, is_reserved, is_repaired, bandwidth, incoming, outgoing } =
+        *status;
     LspState {
         to: lsp.session.endpoint,
         tunnel: lsp.session.tunnel,
@@ -360,6 +386,7 @@ pub(super) fn lsp_state(status: &LspStatus) -> LspState {
         upstream: upstream.map(|neighbor| neighbor.address),
         downstream: downstream.map(|neighbor| neighbor.address),
         is_reserved,
+        is_repaired,
         bandwidth_bps: bandwidth.0,
         incoming: incoming.map(LabelValue::number),
         outgoing: outgoing.map(LabelValue::number),

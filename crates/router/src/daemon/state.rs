@@ -184,6 +184,9 @@ pub struct LspState {
     pub downstream: Option<Ipv4Addr>,
     /// The LSP is reserved from here on.
     pub is_reserved: bool,
+    /// The next router has failed, and packets take the bypass LSP to it.
+    #[serde(default)]
+    pub is_repaired: bool,
     /// Bandwidth that is reserved, or requested before.
     pub bandwidth_bps: u64,
     /// Label of this router.

@@ -142,6 +142,9 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
                 self.speaker.set_route(now, network, length, next_hop);
             }
             RsvpCommand::FailNeighbor(neighbor) => self.speaker.fail_neighbor(now, neighbor),
+            RsvpCommand::SetBypass(neighbor, is_established) => {
+                self.speaker.set_bypass(now, neighbor, is_established);
+            }
             RsvpCommand::Show(answer) => {
                 // The requester may have stopped waiting.
                 let _ = answer.send(RsvpSnapshot {

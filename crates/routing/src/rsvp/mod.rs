@@ -64,6 +64,8 @@ pub enum RsvpCommand {
     SetRoute(Ipv4Addr, u8, Option<RsvpNeighbor>),
     /// Reports the failure of a neighbor that another protocol has detected.
     FailNeighbor(RsvpNeighbor),
+    /// Sets whether packets to a neighbor take a bypass LSP while it or the link to it has failed.
+    SetBypass(Ipv4Addr, bool),
     /// Requests the state of the speaker.
     Show(oneshot::Sender<RsvpSnapshot>),
     /// Tears down all tunnels and ends the task.

@@ -96,6 +96,7 @@ pub fn request(bandwidth: u64) -> TunnelRequest {
         route: route.into(),
         bandwidth: BitRate(bandwidth),
         name: b"test".to_vec(),
+        is_protected: false,
     }
 }
 

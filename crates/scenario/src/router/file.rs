@@ -123,6 +123,8 @@ table! {
         bandwidth: Option<BitRate>,
         /// Prefixes in the main table whose packets take the LSP while it is up.
         prefixes: List<Located<PrefixText>>,
+        /// Routers on the way keep the LSP when a link fails, and send its packets through their bypass LSPs (local protection, RFC 4090).
+        local_protection: bool = false,
         /// Neighbor whose packets take the LSP while the neighbor or the link to it has failed (facility backup, RFC 4090): its address on the link. The LSP ends at this neighbor, and `route` leads around the link.
         protects: Option<Located<V4Address>>,
     }

@@ -141,6 +141,8 @@ fn tunnel(name: String, table: &RsvpTunnelTable) -> RsvpTunnelSettings {
         route: table.route.0.iter().map(|hop| hop.0).collect(),
         bandwidth: table.bandwidth.unwrap_or(BitRate(0)),
         name: name.clone().into_bytes(),
+        // Bypass LSPs are not protected themselves.
+        is_protected: table.local_protection && table.protects.is_none(),
     };
     RsvpTunnelSettings {
         name,

@@ -203,6 +203,7 @@ fn requests(tester: &Tester, ports: &[OpenPort], from: usize) -> Vec<TunnelReque
         route: route.to_vec(),
         bandwidth: BitRate(0),
         name: format!("netstage-{endpoint}").into_bytes(),
+        is_protected: true,
     };
     let mut requests: Vec<TunnelRequest> = Vec::new();
     for direction in tester.directions.iter().filter(|direction| direction.from[0] == from) {

@@ -83,6 +83,9 @@ pub mod routing_error {
     pub const UNSUPPORTED_PROTOCOL: u16 = 10;
 }
 
+/// Value of the error code [`error_code::NOTIFY`]: the LSP takes a bypass (RFC 3209 section 7.3, RFC 4090).
+pub const LOCALLY_REPAIRED: u16 = 3;
+
 /// Value of the error code [`error_code::ADMISSION`]: the requested bandwidth is not available.
 pub const BANDWIDTH_UNAVAILABLE: u16 = 2;
 

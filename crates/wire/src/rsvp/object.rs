@@ -2,7 +2,7 @@
 //! RFC 2747, RFC 4090, RFC 2210).
 
 use super::route::Route;
-use super::{BANDWIDTH_UNAVAILABLE, OBJECT_HEADER, RsvpError, error_code, routing_error};
+use super::{BANDWIDTH_UNAVAILABLE, LOCALLY_REPAIRED, OBJECT_HEADER, RsvpError, error_code, routing_error};
 use crate::bytes::{u16_at, u32_at, u64_at};
 use crate::mpls::LabelValue;
 use core::net::Ipv4Addr;
@@ -179,6 +179,7 @@ impl ErrorSpec {
             }
             (error_code::ROUTING, _) => "routing error",
             (error_code::SYSTEM, _) => "system error",
+            (error_code::NOTIFY, LOCALLY_REPAIRED) => "the LSP takes a bypass",
             (error_code::NOTIFY, _) => "notification",
             _ => "other error",
         }

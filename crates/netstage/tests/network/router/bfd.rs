@@ -1,14 +1,11 @@
 //! Tests of neighbors whose failure BFD detects: FRR's bfdd on the other side of a link, and routers with RSVP-TE.
 
-use crate::router::network::{
-    DatagramStream, TIMEOUT, TunLink, TwoSites, counted, interface, socket, start_in, state,
-};
+use crate::router::network::{TIMEOUT, TwoSites, interface, socket, start_in, state};
 use crate::router::rsvp::{EAST, MIDDLE, Row};
 use crate::support::network::{address, join};
 use crate::support::{TemporaryFolder, TestProcess, within};
 use netstage_harness::needs;
 use netstage_host::netns::Netlink;
-use netstage_host::ports::tun::{Tun, TunLayer};
 use netstage_router::daemon::state::BfdSessionState;
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
@@ -136,69 +133,6 @@ fn an_lsp_ends_when_bfd_is_silent() {
     assert!(places.is_sorted(), "{log}");
 }
 
-/// The direct link between two routers is cut while it stays up. Labeled packets take the bypass LSPs through the third
-/// router as soon as BFD is silent.
-fn packets_take_a_bypass_lsp_when_bfd_is_silent() {
-    let row = Row::new("router-bypass");
-    let mut ends = [0, 1].map(|site| {
-        let router = &row.world.routers[site];
-        let tun = Tun::create(router, "direct", TunLayer::Ip).unwrap();
-        let mut netlink = Netlink::open(router).unwrap();
-        netlink.set_up("direct").unwrap();
-        netlink.add_address("direct", address(&format!("198.51.100.{}", site + 1)), 24).unwrap();
-        Some(tun)
-    });
-    let link = TunLink::start([0, 1].map(|site| ends[site].take().unwrap()));
-    for site in 0..2 {
-        let (far, other) = (1 - site, 2 - site);
-        let tables = format!(
-            "[rsvp.tunnel.bypass]\nto = \"10.255.0.{far}\"\nroute = [\"10.1.{site}.2\", \"10.1.{far}.1\"]\n\
-             protects = \"198.51.100.{other}\"\n\
-             [bfd]\nneighbors = [\"198.51.100.{other}\"]\ninterval = \"10 ms\"\n"
-        );
-        row.configure(site, ["fast_path = \"off\"\nmpls = [\"direct\"]", ""], &tables);
-        let file = row.folder.join(format!("router{site}.toml"));
-        let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(file, text.replace("\"core0\"]", "\"core0\", \"direct\"]")).unwrap();
-        let routes = row.folder.join(format!("fib{site}.txt"));
-        let text = std::fs::read_to_string(&routes).unwrap();
-        let labeled = format!(
-            "10.0.{far}.0/24 via 198.51.100.{other} dev direct push {}\nlabel {} pop\n",
-            300 + far,
-            300 + site
-        );
-        std::fs::write(routes, text + &labeled).unwrap();
-    }
-    row.configure(MIDDLE, ["fast_path = \"off\"", ""], "");
-    let _routers = [0, 1, MIDDLE].map(|number| row.start(number));
-    for site in 0..2 {
-        row.wait_for_lsp(site, None);
-        assert!(within(TIMEOUT, || session(&row.folder, site).state == "up"));
-    }
-    row.world.transfer();
-    let through_middle = || counted(&state(&row.folder, MIDDLE), "program", "forwarded");
-    let before = through_middle();
-    let stream = DatagramStream::start(&row.world);
-    assert!(within(TIMEOUT, || stream.sent() > 400));
-    assert!(through_middle() < before + 100, "the direct link carries the stream");
-    link.set_cut(true);
-    let until = stream.sent() + 4_000;
-    assert!(within(TIMEOUT, || stream.sent() > until));
-    assert!(through_middle() > before + 1_000, "the bypass LSP carries the stream");
-    row.world.transfer();
-    link.set_cut(false);
-    assert!(
-        within(TIMEOUT, || session(&row.folder, 0).state == "up" && session(&row.folder, 1).state == "up")
-    );
-    let (sent, lost) = stream.end();
-    println!("a cut link cost {} of {sent} packets", lost.len());
-    // A second: long before the end of the stream, and long after a busy machine has handled the failure.
-    assert!(lost.len() < 2_000, "{} of {sent}", lost.len());
-    let carried = through_middle();
-    row.world.transfer();
-    assert!(through_middle() < carried + 100, "the repaired link carries packets again");
-}
-
 /// The far router runs the sessions of its bfdd, which learns their states, counters, and that a frozen neighbor is down.
 /// They are down after the end of the router, which does not forward any more, until it is back.
 fn a_router_runs_the_sessions_of_bfdd() {
@@ -269,7 +203,6 @@ fn neighbors_that_cannot_be_detected_are_refused() {
 netstage_harness::tests![
     traffic_leaves_a_neighbor_whose_bfdd_is_silent,
     an_lsp_ends_when_bfd_is_silent,
-    packets_take_a_bypass_lsp_when_bfd_is_silent,
     a_router_runs_the_sessions_of_bfdd,
     neighbors_that_cannot_be_detected_are_refused,
 ];

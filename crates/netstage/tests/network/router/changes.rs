@@ -1,7 +1,7 @@
 //! Tests of changes while routers run: interfaces, configurations, and loss of redirected frames.
 
 use crate::router::network::{
-    DatagramStream, TIMEOUT, TwoSites, counted, interface, label, route, socket, state,
+    DatagramStream, StreamEnd, TIMEOUT, TwoSites, counted, interface, label, route, socket, state,
 };
 use crate::support::network::{address, join};
 use crate::support::{TemporaryFolder, within};
@@ -22,7 +22,7 @@ fn the_slow_path_is_used_where_redirected_frames_are_lost() {
     assert!(slow.contains("ethtool -K INTERFACE gro on"), "{slow}");
     let stream = DatagramStream::start(&world);
     assert!(within(TIMEOUT, || stream.sent() > 200));
-    let (sent, lost) = stream.end();
+    let StreamEnd { sent, lost, .. } = stream.end();
     // All packets arrive by the slow path; those sent before address resolution were queued.
     assert!(sent > 100 && lost.is_empty(), "{lost:?} of {sent}");
     assert!(counted(&state(&folder, 1), "program", "forwarded") >= u64::from(sent));
@@ -40,7 +40,7 @@ fn the_slow_path_is_used_where_redirected_frames_are_lost() {
     assert!(within(TIMEOUT, || interface(&folder, 1, "edge0").slow.is_some()));
     let until = stream.sent();
     assert!(within(TIMEOUT, || stream.sent() > until + 200));
-    let (sent, lost) = stream.end();
+    let StreamEnd { sent, lost, .. } = stream.end();
     let late: Vec<&u32> = lost.iter().filter(|number| **number >= until).collect();
     assert!(!lost.is_empty() && late.is_empty(), "{late:?} of {sent} were lost after the detection");
     far.signal("-TERM");
@@ -162,7 +162,7 @@ fn a_new_configuration_is_applied_without_loss_or_rejected() {
     assert_eq!((now.refused_configurations, now.refusal.as_str(), now.interfaces.len()), (4, "", 2));
     assert!(route(&folder, 0, "10.100.7.0/24").is_none() && label(&folder, 0, 400).is_none());
     assert_eq!(forwards("edge1"), "1", "the setting is restored");
-    let (sent, lost) = stream.end();
+    let StreamEnd { sent, lost, .. } = stream.end();
     assert!(sent > 20 && lost.is_empty(), "{lost:?} of {sent}");
 }
 

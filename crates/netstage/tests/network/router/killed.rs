@@ -1,6 +1,8 @@
 //! Tests of killed routers: remains, restart and cleanup.
 
-use crate::router::network::{DatagramStream, TIMEOUT, TwoSites, counted, interfaces, socket, state};
+use crate::router::network::{
+    DatagramStream, StreamEnd, TIMEOUT, TwoSites, counted, interfaces, socket, state,
+};
 use crate::support::{TemporaryFolder, TestProcess, netstage, output_text, within};
 use nix::mount::{MsFlags, mount, umount};
 use std::path::{Path, PathBuf};
@@ -98,7 +100,7 @@ fn forwarding_continues_after_a_kill_until_the_next_router_starts() {
     assert!(within(TIMEOUT, || interfaces(&folder, 0).iter().all(|interface| interface.slow.is_none())));
     let before = counted(&state(&folder, 0), "kernel", "pushed");
     assert!(within(TIMEOUT, || counted(&state(&folder, 0), "kernel", "pushed") > before + 100));
-    let (sent, lost) = stream.end();
+    let StreamEnd { sent, lost, .. } = stream.end();
     assert!(sent > 500 && lost.is_empty(), "{lost:?} of {sent}: {:#?}", state(&folder, 0));
     assert_eq!(pins.all(), ["core0", "core0", "edge0", "edge0"]);
 

@@ -2,6 +2,7 @@
 //! with routes from the kernel and from files.
 
 pub mod bfd;
+pub mod bypass;
 pub mod changes;
 pub mod freertr;
 pub mod kernel;

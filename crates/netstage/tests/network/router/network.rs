@@ -11,13 +11,13 @@ use netstage_router::daemon::{RouterState, labels, query, routes};
 use nix::sys::socket::{setsockopt, sockopt};
 use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -263,7 +263,7 @@ impl Drop for TunLink {
 
 /// Stream of datagrams from the near host to the far one.
 pub struct DatagramStream {
-    sending: JoinHandle<u32>,
+    sending: JoinHandle<Vec<Instant>>,
     receiving: JoinHandle<Vec<u32>>,
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU32>,
@@ -273,20 +273,38 @@ impl DatagramStream {
     /// Starts the stream, with a datagram every 0.5 ms.
     pub fn start(world: &TwoSites) -> DatagramStream {
         let [near, far] = world.sockets();
+        DatagramStream::between(near, far, &["10.0.1.2:7".into()], 1)
+    }
+
+    /// Starts a stream to these addresses of the far host in turn, with five datagrams every 0.5 ms.
+    pub fn start_to(world: &TwoSites, destinations: &[String]) -> DatagramStream {
+        let [near, far] = world.sockets();
+        drop(far);
+        let far = world.hosts[1].run(|| UdpSocket::bind("0.0.0.0:7")).unwrap().unwrap();
+        far.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        DatagramStream::between(near, far, destinations, 5)
+    }
+
+    fn between(near: UdpSocket, far: UdpSocket, destinations: &[String], burst: usize) -> DatagramStream {
         // Room for all datagrams, as the receiver may not run for a second on a busy machine.
         setsockopt(&far, sockopt::RcvBufForce, &(16 << 20)).unwrap();
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
         let ended = Arc::clone(&stop);
+        let destinations: Vec<SocketAddr> = destinations.iter().map(|to| to.parse().unwrap()).collect();
         let sending = std::thread::spawn(move || {
-            let mut number = 0_u32;
+            let mut sent_at = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
-                near.send_to(&number.to_be_bytes(), "10.0.1.2:7").unwrap();
-                number += 1;
-                counted.store(number, Ordering::Relaxed);
+                for _ in 0..burst {
+                    let number = sent_at.len();
+                    let to = destinations[number % destinations.len()];
+                    sent_at.push(Instant::now());
+                    near.send_to(&(number as u32).to_be_bytes(), to).unwrap();
+                }
+                counted.store(sent_at.len() as u32, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_micros(500));
             }
-            number
+            sent_at
         });
         let receiving = std::thread::spawn(move || {
             let (mut numbers, mut bytes) = (Vec::new(), [0; 4]);
@@ -307,13 +325,27 @@ impl DatagramStream {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Ends the stream. Returns the number of datagrams sent, and the numbers of lost ones.
-    pub fn end(self) -> (u32, Vec<u32>) {
+    /// Ends the stream.
+    pub fn end(self) -> StreamEnd {
         self.stop.store(true, Ordering::Relaxed);
-        let sent = self.sending.join().unwrap();
+        let sent_at = self.sending.join().unwrap();
         let received: BTreeSet<u32> = self.receiving.join().unwrap().into_iter().collect();
-        (sent, (0..sent).filter(|number| !received.contains(number)).collect())
+        let sent = sent_at.len() as u32;
+        let lost: Vec<u32> = (0..sent).filter(|number| !received.contains(number)).collect();
+        let time = |number: &u32| sent_at[*number as usize];
+        let outage = lost.first().zip(lost.last()).map(|(first, last)| time(last) - time(first));
+        StreamEnd { sent, lost, outage: outage.unwrap_or_default() }
     }
+}
+
+/// Result of a stream.
+pub struct StreamEnd {
+    /// Number of datagrams sent.
+    pub sent: u32,
+    /// Numbers of lost datagrams.
+    pub lost: Vec<u32>,
+    /// Time between the first and the last lost datagram.
+    pub outage: Duration,
 }
 
 pub fn socket(folder: &TemporaryFolder, site: usize) -> PathBuf {

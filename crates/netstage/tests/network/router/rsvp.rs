@@ -1,7 +1,7 @@
 //! Tests of LSPs that three routers in a row set up by RSVP-TE.
 
 use crate::router::network::{
-    DatagramStream, TIMEOUT, TwoSites, counted, label, route, socket, start_in, state,
+    DatagramStream, StreamEnd, TIMEOUT, TwoSites, counted, label, route, socket, start_in, state,
 };
 use crate::support::network::{address, join};
 use crate::support::{TemporaryFolder, TestProcess, within};
@@ -159,7 +159,7 @@ fn test_row(fast_path: &str, egress: &str, keys: &'static str) {
     row.wait_for_lsp(0, Some(first));
     let until = stream.sent() + 100;
     assert!(within(TIMEOUT, || stream.sent() > until));
-    let (sent, lost) = stream.end();
+    let StreamEnd { sent, lost, .. } = stream.end();
     assert!(lost.is_empty(), "{lost:?} of {sent}");
 
     // A second tunnel does not fit.

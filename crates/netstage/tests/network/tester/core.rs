@@ -127,26 +127,36 @@ fn lsps_lead_through_two_routers() {
 }
 
 /// Returns the settings of a convergence test with the failure that a command causes.
-fn failure(operation: &str, [fail, repair]: [&[String]; 2]) -> String {
+fn failure((operation, labels): (&str, &str), [fail, repair]: [&[String]; 2]) -> String {
     format!(
-        "[routes]\ncount = 20\n[labels]\nswap_to = 3000\n[convergence]\nfail_command = {fail:?}\n\
+        "[routes]\ncount = 20\n[labels]\n{labels}\n[convergence]\nfail_command = {fail:?}\n\
          repair_command = {repair:?}\noperation = \"{operation}\"\nrate = \"1500 kbit/s\"\nbefore = \"300 ms\"\n\
          after = \"3 s\"\n"
     )
 }
 
-/// Measures the outage of a failure for plain and labeled packets.
-fn assert_heals(core: &Core, name: &str, head: &str, commands: [&[String]; 2]) {
-    for operation in ["ip", "swap"] {
+/// Packets without labels, and with labels of the routers' files.
+const PLAIN: [(&str, &str); 2] = [("ip", ""), ("swap", "swap_to = 3000")];
+/// Packets in LSPs that the tester signals.
+const SIGNALED: (&str, &str) = ("swap", "by = \"rsvp-te\"");
+
+/// Measures the outage of a failure for packets with these operations and labels.
+fn assert_heals(core: &Core, name: &str, packets: &[(&str, &str)], head: &str, commands: [&[String]; 2]) {
+    for packet in packets {
         let head = head.replace("sizes = [\"46 B\"]\n", "");
-        let configuration = core.world.configure(&head, &failure(operation, commands));
+        let configuration = core.world.configure(&head, &failure(*packet, commands));
         let output = core.world.test(&configuration);
         assert_eq!(trials(&output).len(), 1);
         // A void run on a busy machine has no findings.
         if output.status.code() == Some(0) {
             let [median, last] = ["test.convergence.median", "test.convergence"]
                 .map(|metric| found(&output, 0, metric).unwrap_or_else(|| panic!("{metric}: {output:?}")));
-            println!("{name}, {operation}: median {:.1} ms, last {:.1} ms", 1e3 * median, 1e3 * last);
+            let (operation, labels) = packet;
+            println!(
+                "{name}, {operation} {labels}: median {:.1} ms, last {:.1} ms",
+                1e3 * median,
+                1e3 * last
+            );
             // Without protection, the packets would be lost until the end.
             assert!(last < 1.0, "{output:?}");
         }
@@ -181,7 +191,8 @@ fn a_link_that_fails_is_bypassed() {
     let namespace = format!("--net=/proc/{}/fd/{}", std::process::id(), core.far.as_fd().as_raw_fd());
     let [fail, repair] =
         ["down", "up"].map(|state| strings(["nsenter", &namespace, "ip", "link", "set", "direct", state]));
-    assert_heals(&core, "link", &head(""), [&fail, &repair]);
+    let packets = [&PLAIN[..], &[SIGNALED]].concat();
+    assert_heals(&core, "link", &packets, &head(""), [&fail, &repair]);
 }
 
 fn a_router_that_dies_is_avoided() {
@@ -201,7 +212,13 @@ fn a_router_that_dies_is_avoided() {
     core.wait_until_protected(0);
     let process = far.child().id().to_string();
     let [fail, repair] = ["-STOP", "-CONT"].map(|signal| strings(["kill", signal, &process]));
-    assert_heals(&core, "router", &head("").replace("[\"east\"]", "[\"east\", \"south\"]"), [&fail, &repair]);
+    assert_heals(
+        &core,
+        "router",
+        &PLAIN,
+        &head("").replace("[\"east\"]", "[\"east\", \"south\"]"),
+        [&fail, &repair],
+    );
 }
 
 netstage_harness::tests![
