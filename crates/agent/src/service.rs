@@ -16,8 +16,8 @@ use netstage_agent_api::protocol::generated::{
     StartRequest, StopReply, StopRequest, report_chunk::Content,
 };
 use netstage_agent_api::protocol::{
-    CHUNK_BYTES, HEARTBEAT_CHECK_INTERVAL, MAX_MISSED_CHECKS, OrderRefusal, OrderRefusalKind, VERSIONS,
-    read_assignment,
+    CHUNK_BYTES, HEARTBEAT_CHECK_INTERVAL, MAX_MISSED_CHECKS, MAX_SILENCE, OrderRefusal, OrderRefusalKind,
+    VERSIONS, read_assignment,
 };
 use netstage_agent_api::results::CompletedBins;
 use netstage_agent_api::task::{self, Assignment};
@@ -447,9 +447,7 @@ impl agent_server::Agent for AgentService {
     ) -> Result<Response<Self::AttendStream>, Status> {
         let peer = request.extensions().get::<ConnectionAddresses>().copied();
         let mut heartbeats = request.into_inner();
-        let limit = HEARTBEAT_CHECK_INTERVAL * (MAX_MISSED_CHECKS + 1);
-        let first = timeout(limit, heartbeats.message()).await;
-        let Ok(Ok(Some(first))) = first else {
+        let Ok(Ok(Some(first))) = timeout(MAX_SILENCE, heartbeats.message()).await else {
             return Err(Status::invalid_argument("an Attend stream must begin with a heartbeat"));
         };
         let (progress, out) = channel::channel(16);

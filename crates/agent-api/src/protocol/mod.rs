@@ -33,9 +33,10 @@ pub const HEARTBEAT: std::time::Duration = std::time::Duration::from_millis(500)
 /// Interval at which an agent checks for heartbeats, counted from the last one: longer than that of heartbeats, so that an
 /// agent wakes up for missing ones only.
 pub const HEARTBEAT_CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(650);
-/// Consecutive checks without a heartbeat that an agent accepts. With the next one, it considers its controller gone: within
-/// 2 s of the last heartbeat.
+/// Consecutive checks without a heartbeat that an agent accepts. With the next one, it considers its controller gone.
 pub const MAX_MISSED_CHECKS: u32 = 2;
+/// Time without heartbeats after which an agent considers its controller gone: within 2 s.
+pub const MAX_SILENCE: std::time::Duration = HEARTBEAT_CHECK_INTERVAL.saturating_mul(MAX_MISSED_CHECKS + 1);
 /// Consecutive unanswered heartbeats after which a controller considers an agent lost (6 s).
 pub const MAX_UNANSWERED_HEARTBEATS: u32 = 12;
 
