@@ -30,6 +30,7 @@ LONG_SIZES = ["46 B", "258 B"]
 # One record for each set of operations that a common set of routes serves.
 UNDER_TEST = {
     "netstage": [(["ip", "swap", "pop"], under_test.netstage, {}), (["push"], under_test.netstage, {})],
+    "netstage RSVP-TE": [(["swap", "pop"], under_test.netstage_rsvp, {"by": "rsvp-te"}), (["push"], under_test.netstage_rsvp, {"by": "rsvp-te"})],
     "Linux": [(["ip"], under_test.linux, {})],
     # It cannot copy the TTL out of a label, and needs one flow per network.
     "Open vSwitch": [(["ip", "swap", "pop"], under_test.open_vswitch, {"model": "pipe", "networks": 1_000}),

@@ -41,7 +41,7 @@ class Bench:
         for name in (self.tester, self.router):
             subprocess.run(["ip", "netns", "delete", name], check=False, stderr=subprocess.DEVNULL)
 
-    def test(self, router: str, operations: list, options, record: pathlib.Path, start, model="uniform", networks=50_000):
+    def test(self, router: str, operations: list, options, record: pathlib.Path, start, model="uniform", networks=50_000, by="manual"):
         """Runs the paper's profile; `start` starts the router with the configuration printed by the tester."""
         quoted = ", ".join(f'"{operation}"' for operation in operations)
         sizes = f"sizes = [{', '.join(f'{size!r}' for size in options.sizes)}]\n" if options.sizes else ""
@@ -50,7 +50,7 @@ class Bench:
         for port, name in enumerate(("left", "right")):
             text += (f'[port.{name}]\ninterface = "west{port}"\naddress = "192.0.2.{4 * port + 2}/30"\n'
                      f'router = "192.0.2.{4 * port + 1}"\nrouter_interface = "eth{port}"\n')
-        text += f"[routes]\ncount = {networks}\n[labels]\n"
+        text += f'[routes]\ncount = {networks}\n[labels]\nby = "{by}"\n'
         configuration = self.folder / f"{record.name}.toml"
         configuration.write_text(text)
         shutil.rmtree(record, ignore_errors=True)
@@ -66,17 +66,22 @@ class Bench:
 
 
 @contextlib.contextmanager
-def netstage(bench: Bench, configuration: pathlib.Path):
+def netstage(bench: Bench, configuration: pathlib.Path, tables=""):
     (bench.folder / "fib.txt").write_text(bench.setup(configuration, "netstage"))
     socket = bench.folder / "router.sock"
     (bench.folder / "router.toml").write_text(
         '[router]\ninterfaces = ["eth0", "eth1"]\nmpls = ["eth0", "eth1"]\nroutes = "fib.txt"\nfast_path = "xdp"\n'
-        f'control = "{socket}"\n')
+        f'control = "{socket}"\n{tables}')
     command = ["ip", "netns", "exec", bench.router, bench.program, "router", "run", bench.folder / "router.toml"]
     with process(command, bench.folder / "router.log"):
         until(lambda: subprocess.run([bench.program, "router", "show", "--socket", socket], capture_output=True,
                                      check=False).returncode == 0, "the router to answer")
         yield
+
+
+def netstage_rsvp(bench: Bench, configuration: pathlib.Path):
+    """Starts netstage's router, which signals labels with the tester."""
+    return netstage(bench, configuration, bench.setup(configuration, "netstage-rsvp"))
 
 
 @contextlib.contextmanager
