@@ -80,11 +80,17 @@ struct interface {
 	u32 number;
 	u32 table;
 	u8 mac[6];
-	/* Whether labels are accepted. */
-	u8 mpls;
-	/* Whether RSVP packets to other hosts are for this router. */
-	u8 rsvp;
+	u8 flags;
+	/* An `enum source_check`. */
+	u8 source_check;
 };
+
+/* Flags of an interface: labels are accepted; RSVP packets to other hosts are for this router. */
+#define ACCEPTS_LABELS 1
+#define TAKES_RSVP 2
+
+/* Verification of the sources of packets without labels (uRPF). */
+enum source_check { UNCHECKED, LOOSE, STRICT };
 
 struct count {
 	u64 packets;
@@ -103,6 +109,7 @@ enum total {
 	UNKNOWN_LABEL,
 	UNEXPECTED_LABEL,
 	DISCARDED,
+	SPOOFED,
 	TOTALS,
 };
 
@@ -402,6 +409,9 @@ struct work {
 	u8 limit;
 	u8 class;
 	u8 is_v6;
+	/* Verification of the source of a packet without labels, and the index of its interface in `ports`. */
+	u8 source_check;
+	u32 port;
 	/* Label to swap: its TTL here, its entry, its meaning. */
 	u8 ttl;
 	u32 top;
@@ -454,6 +464,31 @@ INLINE int is_martian_v4(u32 address)
 INLINE int is_martian_v6(u64 high, u64 low)
 {
 	return high >> 56 == 0xff || high >> 54 == 0x3fa || (high == 0 && (low <= 1 || low >> 32 == 0xffff));
+}
+
+enum way_back { NO_WAY_BACK, WAY_BACK, ASK_SLOW_PATH };
+
+/* Returns whether a route to the source of a packet, given by its target, permits the packet. */
+INLINE enum way_back way_back(u32 number, const struct work *work)
+{
+	struct target *target = map_lookup(&targets, &number);
+
+	if (!number)
+		return NO_WAY_BACK;
+	if (!target || target->count == 0)
+		return ASK_SLOW_PATH;
+	if (target->count == DISCARD)
+		return NO_WAY_BACK;
+	if (work->source_check == LOOSE)
+		return WAY_BACK;
+	for (u32 place = 0; place < MOST_HOPS && place < target->count; place++) {
+		u32 of = *(volatile u32 *)&target->hops[place];
+		struct hop *hop = map_lookup(&hops, &of);
+
+		if (hop && hop->port == work->port)
+			return WAY_BACK;
+	}
+	return NO_WAY_BACK;
 }
 
 /* Forwards an IP packet. */
@@ -522,6 +557,20 @@ INLINE int route(struct xdp_md *frame, const struct table *table, const struct w
 	}
 	if (target->count == 0)
 		return pass(frame);
+	if (work->source_check != UNCHECKED) {
+		u32 back = is_v6 ? route_v6(table, to_host64(((const u64 *)v6->source)[0]),
+					    to_host64(((const u64 *)v6->source)[1])) :
+				   route_v4(table, to_host32(v4->source));
+
+		switch (way_back(back, work)) {
+		case NO_WAY_BACK:
+			return drop(frame, SPOOFED);
+		case ASK_SLOW_PATH:
+			return pass(frame);
+		case WAY_BACK:
+			break;
+		}
+	}
 	if (target->count > 1 && !(is_v6 ? hash_v6(v6, end, &hash) : hash_v4(v4, end, &hash)))
 		return pass(frame);
 	hop = choose(target, hash);
@@ -691,7 +740,7 @@ INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, stru
 			/* Explicit null of either version; others are handled by the slow path. */
 			if (label != 0 && label != 2)
 				return done(work, pass(frame));
-			if (!in->mpls)
+			if (!(in->flags & ACCEPTS_LABELS))
 				return done(work, drop(frame, UNEXPECTED_LABEL));
 			word = POP | work->table << 3;
 		} else {
@@ -715,6 +764,8 @@ INLINE enum next labelled(struct xdp_md *frame, const struct interface *in, stru
 			return CHANGE_TOP;
 		}
 		work->table = LEADS_TO(word);
+		/* The ingress of the LSP verifies sources. */
+		work->source_check = UNCHECKED;
 		work->limit = IS_PIPE(word) ? 255 : ttl;
 		work->class = IS_PIPE(word) ? NO_CLASS : top >> 9 & 7;
 		if (!(top & 0x100))
@@ -752,6 +803,8 @@ SECTION("xdp") int router(struct xdp_md *frame)
 		return XDP_PASS;
 	add(&port_counts, (in->number - 1) * 2, length_of(frame));
 	work.table = in->table;
+	work.source_check = in->source_check;
+	work.port = in->number - 1;
 	if (ethernet->kind == MPLS) {
 		switch (labelled(frame, in, &work)) {
 		case DONE:
@@ -765,7 +818,7 @@ SECTION("xdp") int router(struct xdp_md *frame)
 		work.is_v6 = 1;
 	} else if (ethernet->kind != IPV4) {
 		return XDP_PASS;
-	} else if (in->rsvp) {
+	} else if (in->flags & TAKES_RSVP) {
 		struct ipv4 *v4 = (void *)(ethernet + 1);
 
 		if ((void *)(v4 + 1) > (void *)(u64)frame->data_end || v4->protocol == RSVP)

@@ -49,8 +49,11 @@ fn router(labels: &[u32], pops: bool) -> Forwarder<Vec<AtomicU32>> {
         Lpm::new(shape, own_memory(shape))
     };
     let table = RoutingTable { v4: lpm(24), v6: lpm(16) };
-    let mut router =
-        Forwarder::new(vec![table], vec![IncomingInterface { table: 0, mpls: true, rsvp: false }; 2], 1);
+    let mut router = Forwarder::new(
+        vec![table],
+        vec![IncomingInterface { mpls: true, ..IncomingInterface::default() }; 2],
+        1,
+    );
     let labels: Vec<LabelValue> = labels.iter().filter_map(|number| LabelValue::new(*number)).collect();
     let hop = router.add_hop(Hop::new(1, 1500, &labels, TunnelModel::Uniform).expect("few labels"));
     let target = router.add_target(ForwardingTarget::Hops(vec![hop]));

@@ -6,7 +6,7 @@ use super::open_vswitch::{self, SwitchOperation};
 use aya::EbpfLoader;
 use aya::programs::{Xdp, XdpMode};
 use netstage_core::forward::lpm::LpmShape;
-use netstage_core::forward::{IncomingInterface, TunnelModel};
+use netstage_core::forward::{IncomingInterface, SourceCheck, TunnelModel};
 use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::netlink::Netlink;
 use netstage_host::netns::routes::{Metrics, StaticRoute};
@@ -34,7 +34,8 @@ pub const FIRST: u32 = 11 << 24;
 pub const LABEL: u32 = 300;
 const SWAPPED: u32 = 400;
 /// Every interface accepts labels.
-const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true, rsvp: false };
+const LABELED: IncomingInterface =
+    IncomingInterface { table: 0, mpls: true, rsvp: false, source_check: SourceCheck::Off };
 const NEXT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
 
 /// Setup between generator and receiver.
@@ -50,6 +51,8 @@ pub enum Datapath {
     Kernel,
     FibLookup,
     Ip(u32),
+    /// IPv4 with strict uRPF.
+    Verified,
     Push,
     Swap,
     Pop,
@@ -69,6 +72,7 @@ impl Datapath {
         Datapath::Ip(FEW),
         Datapath::Ip(USUAL),
         Datapath::Ip(MANY),
+        Datapath::Verified,
         Datapath::Push,
         Datapath::Swap,
         Datapath::Pop,
@@ -88,6 +92,7 @@ impl Datapath {
             Datapath::Ip(FEW) => "IPv4, 10 routes",
             Datapath::Ip(USUAL) => "IPv4, 50,000 routes",
             Datapath::Ip(_) => "IPv4, 1,000,000 routes",
+            Datapath::Verified => "IPv4, 50,000 routes, strict uRPF",
             Datapath::Push => "PUSH, 50,000 routes",
             Datapath::Swap => "SWAP",
             Datapath::Pop => "POP, 50,000 routes",
@@ -108,7 +113,7 @@ impl Datapath {
             Datapath::Trafgen => Box::new(open_vswitch::installed("trafgen", "netsniff-ng")?),
             Datapath::Kernel => Box::new(by_kernel(router)?),
             Datapath::FibLookup => Box::new(by_fib_lookup(router)?),
-            Datapath::Ip(_) | Datapath::Push | Datapath::Swap | Datapath::Pop => {
+            Datapath::Ip(_) | Datapath::Verified | Datapath::Push | Datapath::Swap | Datapath::Pop => {
                 Box::new(by_program(router, self)?)
             }
             Datapath::SwitchPush => {
@@ -248,8 +253,10 @@ fn by_program(router: &Namespace, way: Datapath) -> BenchResult<Tables> {
     let shape = |first| LpmShape { first, rows: 16 };
     let sizes = Sizes { tables: vec![(shape(24), shape(16))], targets: 16, hops: 16 };
     let fast_path = FastPath::load(sizes.capacity(), 1)?;
-    let mut tables = Tables::new(sizes, vec![LABELED; 2], 1, Some(fast_path));
-    let interface = |mac| FibInterface { mac, mtu: 1500, incoming: LABELED };
+    let source_check = if way == Datapath::Verified { SourceCheck::Strict } else { SourceCheck::Off };
+    let incoming = IncomingInterface { source_check, ..LABELED };
+    let mut tables = Tables::new(sizes, vec![incoming; 2], 1, Some(fast_path));
+    let interface = |mac| FibInterface { mac, mtu: 1500, incoming };
     let mut fib = Fib::new(vec![interface(IN), interface(OUT)], 1, TunnelModel::Uniform);
     let next = IpAddr::from(NEXT);
     fib.set_neighbor(&mut tables, (1, next), Some(RECEIVER));
@@ -274,12 +281,17 @@ fn by_program(router: &Namespace, way: Datapath) -> BenchResult<Tables> {
         let prefix = (0, (Ipv4Addr::from(FIRST + (network << 8)).into(), 24));
         fib.apply(&mut tables, &SourceChange::Route(prefix, routes.clone())).map_err(to_text)?;
     }
+    if way == Datapath::Verified {
+        let back = Destination::Paths(vec![RoutePath { interface: 0, via: None, labels: Vec::new() }]);
+        let prefix = (0, (Ipv4Addr::new(10, 0, 0, 0).into(), 24));
+        fib.apply(&mut tables, &SourceChange::Route(prefix, Some(back))).map_err(to_text)?;
+    }
     let (in_index, out_index) =
         (Netlink::open(router)?.link("in")?.index, Netlink::open(router)?.link("out")?.index);
     let program = tables.fast_path_mut().ok_or("the program is loaded")?;
     router.run(|| -> BenchResult<()> {
-        program.attach(0, LABELED, in_index, IN, None)?;
-        program.attach(1, LABELED, out_index, OUT, None)?;
+        program.attach(0, incoming, in_index, IN, None)?;
+        program.attach(1, incoming, out_index, OUT, None)?;
         Ok(())
     })??;
     Ok(tables)

@@ -36,6 +36,7 @@ const GOALS: &[Goal] = &[
     goal(Datapath::Swap, Datapath::FibLookup, 1.5),
     goal(Datapath::Ip(datapaths::USUAL), Datapath::FibLookup, 1.5),
     goal(Datapath::Ip(datapaths::MANY), Datapath::Ip(datapaths::FEW), 0.75),
+    goal(Datapath::Verified, Datapath::Ip(datapaths::USUAL), 0.95),
     goal(Datapath::Push, Datapath::SwitchPush, 10.0),
     goal(Datapath::Swap, Datapath::SwitchSwap, 10.0),
     goal(Datapath::Pop, Datapath::SwitchPop, 10.0),

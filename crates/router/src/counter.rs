@@ -39,6 +39,7 @@ netstage_host::counters! {
     NoRoute "no_route" Warning "No route to the destination."
     Malformed "malformed" Error "IP header inconsistent in itself or with the frame length, or with a wrong checksum."
     Martian "martian" Warning "Source or destination address that must not be forwarded: loopback, link-local, multicast, reserved or unspecified."
+    Spoofed "spoofed" Warning "No route leads back to the source (urpf_strict, urpf_loose)."
     UnknownLabel "unknown_label" Error "Unknown label."
     UnexpectedLabel "unexpected_label" Error "Label on an interface it was not assigned for."
     ReservedLabel "reserved_label" Error "Reserved label that is misplaced or not supported."

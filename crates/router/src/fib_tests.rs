@@ -17,7 +17,7 @@ fn setup(hops: usize, targets: usize) -> (Fib, Tables) {
     let interface = |last| FibInterface {
         mac: [2, 0, 0, 0, 0, last],
         mtu: 1500,
-        incoming: IncomingInterface { table: 0, mpls: last < 2, rsvp: false },
+        incoming: IncomingInterface { mpls: last < 2, ..IncomingInterface::default() },
     };
     let interfaces: Vec<FibInterface> = (0..3).map(interface).collect();
     let shape = |rows| LpmShape { first: 16, rows };
@@ -178,7 +178,7 @@ fn paths_follow_interface_changes() {
     assert_eq!(found(&tables, &[], [11, 0, 0, 1], 0), Ok(paths[0].clone()));
 
     // The MTU, MAC address and table change, and labels are no longer accepted.
-    let incoming = IncomingInterface { table: 1, mpls: false, rsvp: false };
+    let incoming = IncomingInterface { table: 1, ..IncomingInterface::default() };
     let changed = FibInterface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, incoming };
     assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 1), Ok(paths[0].clone()));
     fib.set_interface(&mut tables, 1, changed);
@@ -194,7 +194,7 @@ fn paths_follow_interface_changes() {
         Err(ForwardingVerdict::Reject(ReportableError::NoRoute))
     );
     // A new interface accepts labels at once.
-    let incoming = IncomingInterface { table: 0, mpls: true, rsvp: false };
+    let incoming = IncomingInterface { mpls: true, ..IncomingInterface::default() };
     fib.set_interface(&mut tables, 3, FibInterface { incoming, ..changed });
     assert_eq!(found(&tables, &[300], [11, 0, 0, 1], 3), Ok(paths[0].clone()));
 }
@@ -226,7 +226,7 @@ fn packets_to_a_failed_neighbor_take_its_backup_path() {
     assert_eq!(paths(&tables), failed);
     // Changes of the other neighbor and of its interface apply to the backup path.
     fib.set_neighbor(&mut tables, other, Some(NEIGHBOR_MAC));
-    let incoming = IncomingInterface { table: 0, mpls: true, rsvp: false };
+    let incoming = IncomingInterface { mpls: true, ..IncomingInterface::default() };
     fib.set_interface(&mut tables, 2, FibInterface { mac: [2, 0, 0, 0, 0, 77], mtu: 9000, incoming });
     let rewritten = (0..8).map(|hop| tables.hop(hop)).find(|(hop, _)| hop.labels() == [label(900)]).unwrap();
     assert_eq!(rewritten.0.mtu, 9000);

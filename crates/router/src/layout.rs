@@ -2,7 +2,8 @@
 //! the C structure of the same name.
 
 use netstage_core::forward::{
-    ForwardingTarget, Hop, IncomingInterface, IncomingLabel, LabelOperation, MAX_LABELS, TunnelModel,
+    ForwardingTarget, Hop, IncomingInterface, IncomingLabel, LabelOperation, MAX_LABELS, SourceCheck,
+    TunnelModel,
 };
 use netstage_wire::ethernet::Mac;
 
@@ -92,6 +93,12 @@ pub(super) fn incoming(incoming: Option<&IncomingLabel>) -> [u32; INCOMING] {
 /// Builds a `struct interface`.
 pub(super) fn interface(number: u32, incoming: IncomingInterface, mac: Mac) -> [u32; INTERFACE] {
     let [a, b, c, d, e, f] = mac;
-    let [mpls, rsvp] = [incoming.mpls, incoming.rsvp].map(u8::from);
-    [number + 1, incoming.table, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, mpls, rsvp])]
+    let flags = u8::from(incoming.mpls) | u8::from(incoming.rsvp) << 1;
+    let source_check = match incoming.source_check {
+        SourceCheck::Off => 0,
+        SourceCheck::Loose => 1,
+        SourceCheck::Strict => 2,
+    };
+    let last = u32::from_ne_bytes([e, f, flags, source_check]);
+    [number + 1, incoming.table, u32::from_ne_bytes([a, b, c, d]), last]
 }

@@ -261,7 +261,12 @@ impl<P: FramePort> SlowPath<P> {
         may_answer: bool,
     ) {
         let mut packet = BufferedPacket { bytes, start: ROOM, kind };
-        match self.tables.forward(&mut packet, interface) {
+        // The router's own answers and fragments of a verified packet get no answers.
+        let verdict = match may_answer {
+            true => self.tables.forward(&mut packet, interface),
+            false => self.tables.forward_own(&mut packet, interface),
+        };
+        match verdict {
             ForwardingVerdict::Send { hop, start, kind } => self.send(now, hop, bytes, start, kind),
             ForwardingVerdict::Local { start, kind } => self.deliver(&bytes[start..], kind, start != ROOM),
             ForwardingVerdict::Fragment { mtu, start } => {
@@ -439,7 +444,7 @@ impl<P: FramePort> SlowPath<P> {
         let Some(kind) = version(packet) else { return false };
         let mut bytes = [&[0; ROOM], packet].concat();
         let verdict =
-            self.tables.forward(&mut BufferedPacket { bytes: &mut bytes, start: ROOM, kind }, interface);
+            self.tables.forward_own(&mut BufferedPacket { bytes: &mut bytes, start: ROOM, kind }, interface);
         verdict != ForwardingVerdict::Reject(ReportableError::NoRoute)
     }
 
@@ -464,6 +469,7 @@ fn counter(reason: DropReason) -> Counter {
         DropReason::UnknownLabel => Counter::UnknownLabel,
         DropReason::Unexpected => Counter::UnexpectedLabel,
         DropReason::Martian => Counter::Martian,
+        DropReason::Spoofed => Counter::Spoofed,
         DropReason::Reserved => Counter::ReservedLabel,
         DropReason::TooDeep | DropReason::NoRoom => Counter::TooDeep,
         DropReason::NoHop => Counter::NoHop,

@@ -133,6 +133,11 @@ impl Tables {
         self.router.forward(packet, interface)
     }
 
+    /// Decides about a packet of the router itself, which answers one from an interface.
+    pub fn forward_own(&self, packet: &mut BufferedPacket<'_>, interface: u32) -> ForwardingVerdict {
+        self.router.forward_own(packet, interface)
+    }
+
     /// Adds a hop and returns its number.
     pub fn add_hop(&mut self, hop: Hop, next_hop: NextHop) -> Result<u32, TableFull> {
         if self.next_hops.len() == self.sizes.hops {

@@ -7,7 +7,7 @@ mod pair;
 use netstage_core::forward::lpm::LpmShape;
 use netstage_core::forward::{
     BufferedPacket, DropReason, ForwardingTarget, ForwardingVerdict, Hop, IncomingInterface, IncomingLabel,
-    LabelOperation, PacketProtocol, TunnelModel,
+    LabelOperation, PacketProtocol, SourceCheck, TunnelModel,
 };
 use netstage_core::time::{Duration, Instant};
 use netstage_harness::skip;
@@ -34,7 +34,8 @@ use std::os::fd::AsFd as _;
 
 const SEED: u64 = 0x5eed;
 /// Every interface accepts labels.
-const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true, rsvp: false };
+const LABELED: IncomingInterface =
+    IncomingInterface { table: 0, mpls: true, rsvp: false, source_check: SourceCheck::Off };
 const RSVP: IncomingInterface = IncomingInterface { table: 1, rsvp: true, ..LABELED };
 const ETHERNET: usize = 14;
 const MAC_ADDRESSES: HopAddresses = HopAddresses { to: [2, 0, 0, 0, 1, 1], from: [2, 0, 0, 0, 1, 2] };
@@ -155,11 +156,24 @@ fn protocols() -> impl Strategy<Value = u8> {
     ]
 }
 
+/// Addresses in the networks of the table.
+fn address_v4() -> impl Strategy<Value = [u8; 4]> {
+    prop_oneof![
+        (0..14_u8, any::<[u8; 2]>()).prop_map(|(a, [b, c])| [10, a, b, c]),
+        (100..104_u8, 0..14_u8, any::<u8>()).prop_map(|(a, b, c)| [10, a, b, c])
+    ]
+}
+
+fn address_v6() -> impl Strategy<Value = [u8; 16]> {
+    let group = prop_oneof![0..14_u16, Just(0xff)];
+    (group, 0..14_u16)
+        .prop_map(|(group, last)| Ipv6Addr::new(0x2001, 0xdb8, group, 0, 0, 0, 0, last).octets())
+}
+
 prop_compose! {
     fn packet_v4()(
-        octets in prop_oneof![(0..14_u8, any::<[u8; 2]>()).prop_map(|(a, [b, c])| [10, a, b, c]),
-            (100..104_u8, 0..14_u8, any::<u8>()).prop_map(|(a, b, c)| [10, a, b, c])],
-        source: [u8; 4],
+        octets in address_v4(),
+        source in prop_oneof![any::<[u8; 4]>(), address_v4()],
         class: u8,
         ttl in ttl(),
         protocol in protocols(),
@@ -183,9 +197,8 @@ prop_compose! {
 
 prop_compose! {
     fn packet_v6()(
-        group in prop_oneof![0..14_u16, Just(0xff)],
-        last in 0..14_u16,
-        source: [u8; 16],
+        destination in address_v6(),
+        source in prop_oneof![any::<[u8; 16]>(), address_v6()],
         head: u32,
         ttl in ttl(),
         protocol in protocols(),
@@ -196,7 +209,7 @@ prop_compose! {
         packet.extend((payload.len() as u16 + missing).to_be_bytes());
         packet.extend([protocol, ttl]);
         packet.extend(source);
-        packet.extend(Ipv6Addr::new(0x2001, 0xdb8, group, 0, 0, 0, 0, last).octets());
+        packet.extend(destination);
         packet.extend(payload);
         packet
     }
@@ -250,7 +263,11 @@ fn decided(tables: &Tables, frame: &[u8], interface: u32) -> TestRunResult {
             TestRunResult::Send([&to[..], &from, &kind.to_be_bytes(), &bytes[start..]].concat())
         }
         ForwardingVerdict::Drop(
-            DropReason::Malformed | DropReason::UnknownLabel | DropReason::Unexpected | DropReason::Discarded,
+            DropReason::Malformed
+            | DropReason::UnknownLabel
+            | DropReason::Unexpected
+            | DropReason::Spoofed
+            | DropReason::Discarded,
         ) => TestRunResult::Drop,
         // The slow path counts or fragments the packet, or sends an ICMP error.
         ForwardingVerdict::Drop(_)
@@ -260,16 +277,19 @@ fn decided(tables: &Tables, frame: &[u8], interface: u32) -> TestRunResult {
     }
 }
 
-/// Compares both paths for many frames. Returns the share of decidable frames that were passed to the slow
-/// path.
-fn compare(tables: &mut Tables, index: u32, cases: u32) -> f64 {
+/// Compares both paths for many frames with these verifications of sources. Returns the share of decidable frames that were
+/// passed to the slow path.
+fn compare(tables: &mut Tables, index: u32, cases: u32, checks: &'static [SourceCheck]) -> f64 {
     let (tables, decidable, passed) = (RefCell::new(tables), Cell::new(0), Cell::new(0));
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(frame in frame(), interface in 0_u32..2)| {
+    let check = prop::sample::select(checks);
+    proptest!(config, |(frame in frame(), interface in 0_u32..2, source_check in check)| {
         let mut tables = tables.borrow_mut();
+        let incoming = IncomingInterface { source_check, ..if interface == 0 { LABELED } else { RSVP } };
+        tables.set_interface(interface, incoming);
         let expected = decided(&tables, &frame, interface);
         let fast_path = tables.fast_path_mut().unwrap();
-        let got = fast_path.try_frame(&frame, interface, if interface == 0 { LABELED } else { RSVP }, index, RIGHT_MAC).unwrap();
+        let got = fast_path.try_frame(&frame, interface, incoming, index, RIGHT_MAC).unwrap();
         let is_decidable = u32::from(expected != TestRunResult::Pass);
         decidable.set(decidable.get() + is_decidable);
         match got {
@@ -290,7 +310,7 @@ fn the_xdp_program_decides_like_the_slow_path() {
     let pair = Pair::new(Default::default());
     let index = Netlink::open(&pair.right).unwrap().link("right0").unwrap().index;
     let mut tables = tables(Some(fast_path));
-    let share = pair.right.run(|| compare(&mut tables, index, 20_000)).unwrap();
+    let share = pair.right.run(|| compare(&mut tables, index, 20_000, &[SourceCheck::Off])).unwrap();
     println!("{:.1} % of decidable frames passed to the slow path", 100.0 * share);
     // These frames are unusual far more often than real ones.
     assert!(share < 0.3, "{share}");
@@ -308,7 +328,10 @@ fn the_xdp_program_decides_like_the_slow_path() {
     let incoming =
         IncomingLabel { action: LabelOperation::Pop { table: 1 }, model: TunnelModel::Pipe, expected: 0b10 };
     tables.assign_label(label(304), incoming).unwrap();
-    pair.right.run(|| compare(&mut tables, index, 10_000)).unwrap();
+    pair.right.run(|| compare(&mut tables, index, 10_000, &[SourceCheck::Off])).unwrap();
+    // Spoofed packets without a route are left to the slow path, too.
+    let checks = &[SourceCheck::Off, SourceCheck::Loose, SourceCheck::Strict];
+    pair.right.run(|| compare(&mut tables, index, 20_000, checks)).unwrap();
 }
 
 fn the_xdp_program_counts_its_actions() {

@@ -16,7 +16,7 @@ pub fn run(bytes: &[u8]) {
         loopback: Some(0),
         tables: [(254, 0), (255, 0), (0, 0), (10, 1)].into(),
     };
-    let incoming = IncomingInterface { table: 0, mpls: true, rsvp: false };
+    let incoming = IncomingInterface { mpls: true, ..IncomingInterface::default() };
     let interface = |number| FibInterface { mac: [2, 0, 0, 0, 0, number], mtu: 1500, incoming };
     let shape = LpmShape { first: 8, rows: 8 };
     let sizes = Sizes { tables: vec![(shape, shape); 2], targets: 4, hops: 4 };

@@ -9,7 +9,7 @@
 use super::lpm::LpmMemory;
 use super::{
     BufferedPacket, DropReason, Forwarder, ForwardingTarget, ForwardingVerdict, IncomingInterface,
-    IncomingLabel, LabelOperation, NO_HOP, PacketProtocol, ReportableError, TunnelModel,
+    IncomingLabel, LabelOperation, NO_HOP, PacketProtocol, ReportableError, SourceCheck, TunnelModel,
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
 use netstage_wire::ip::{self, v4, v6};
@@ -20,6 +20,17 @@ impl<M: LpmMemory> Forwarder<M> {
     /// Decides about a packet from an interface and modifies it for its departure. A rejected packet is
     /// unchanged.
     pub fn forward(&self, packet: &mut BufferedPacket<'_>, interface: u32) -> ForwardingVerdict {
+        let IncomingInterface { source_check, .. } = self.interfaces[interface as usize];
+        self.decide(packet, interface, Arrival { interface, source_check })
+    }
+
+    /// Decides about a packet of this router itself in the same way, such as an ICMP error that answers a packet from the
+    /// interface. Its source is not verified.
+    pub fn forward_own(&self, packet: &mut BufferedPacket<'_>, interface: u32) -> ForwardingVerdict {
+        self.decide(packet, interface, Arrival::VERIFIED)
+    }
+
+    fn decide(&self, packet: &mut BufferedPacket<'_>, interface: u32, arrival: Arrival) -> ForwardingVerdict {
         let (start, kind) = (packet.start, packet.kind);
         let IncomingInterface { table, rsvp, .. } = self.interfaces[interface as usize];
         let verdict = match kind {
@@ -27,8 +38,8 @@ impl<M: LpmMemory> Forwarder<M> {
             PacketProtocol::V4 if rsvp && is_rsvp(&packet.bytes[start..]) => {
                 ForwardingVerdict::Local { start, kind }
             }
-            PacketProtocol::V4 => self.route_v4(packet, table, Inherited::NOTHING),
-            PacketProtocol::V6 => self.route_v6(packet, table, Inherited::NOTHING),
+            PacketProtocol::V4 => self.route_v4(packet, table, arrival, Inherited::NOTHING),
+            PacketProtocol::V6 => self.route_v6(packet, table, arrival, Inherited::NOTHING),
         };
         if matches!(verdict, ForwardingVerdict::Reject(_)) {
             (packet.start, packet.kind) = (start, kind);
@@ -88,8 +99,8 @@ impl<M: LpmMemory> Forwarder<M> {
                     let Some(kind) = kind else { return ForwardingVerdict::Drop(DropReason::Malformed) };
                     packet.kind = kind;
                     return match kind {
-                        PacketProtocol::V4 => self.route_v4(packet, table, inherited),
-                        _ => self.route_v6(packet, table, inherited),
+                        PacketProtocol::V4 => self.route_v4(packet, table, Arrival::VERIFIED, inherited),
+                        _ => self.route_v6(packet, table, Arrival::VERIFIED, inherited),
                     };
                 }
             }
@@ -181,6 +192,7 @@ impl<M: LpmMemory> Forwarder<M> {
         &self,
         packet: &mut BufferedPacket<'_>,
         table: u32,
+        arrival: Arrival,
         inherited: Inherited,
     ) -> ForwardingVerdict {
         let Ok(view) = v4::View::new(&packet.bytes[packet.start..]) else {
@@ -189,13 +201,15 @@ impl<M: LpmMemory> Forwarder<M> {
         if !view.is_checksum_valid() {
             return ForwardingVerdict::Drop(DropReason::Malformed);
         }
+        let routes = &self.tables[table as usize].v4;
+        let is_martian = !is_forwardable_v4(view.source()) || !is_forwardable_v4(view.destination());
         let ip = IpFields {
             length: view.packet().len(),
             may_divide: !view.dont_fragment(),
             ttl: view.ttl().min(inherited.limit),
             class: inherited.class(view.traffic_class()),
-            target: self.tables[table as usize].v4.get_v4(view.destination().into()),
-            is_martian: !is_forwardable_v4(view.source()) || !is_forwardable_v4(view.destination()),
+            target: routes.get_v4(view.destination().into()),
+            refusal: self.refusal(is_martian, arrival, || routes.get_v4(view.source().into())),
         };
         self.leave(packet, PacketProtocol::V4, &ip, inherited)
     }
@@ -204,18 +218,21 @@ impl<M: LpmMemory> Forwarder<M> {
         &self,
         packet: &mut BufferedPacket<'_>,
         table: u32,
+        arrival: Arrival,
         inherited: Inherited,
     ) -> ForwardingVerdict {
         let Ok(view) = v6::View::new(&packet.bytes[packet.start..]) else {
             return ForwardingVerdict::Drop(DropReason::Malformed);
         };
+        let routes = &self.tables[table as usize].v6;
+        let is_martian = !is_forwardable_v6(view.source()) || !is_forwardable_v6(view.destination());
         let ip = IpFields {
             length: view.packet().len(),
             may_divide: false,
             ttl: view.hop_limit().min(inherited.limit),
             class: inherited.class(view.traffic_class()),
-            target: self.tables[table as usize].v6.get(view.destination().into()),
-            is_martian: !is_forwardable_v6(view.source()) || !is_forwardable_v6(view.destination()),
+            target: routes.get(view.destination().into()),
+            refusal: self.refusal(is_martian, arrival, || routes.get(view.source().into())),
         };
         self.leave(packet, PacketProtocol::V6, &ip, inherited)
     }
@@ -230,9 +247,9 @@ impl<M: LpmMemory> Forwarder<M> {
         inherited: Inherited,
     ) -> ForwardingVerdict {
         if ip.target == 0 {
-            return match ip.is_martian {
-                true => ForwardingVerdict::Drop(DropReason::Martian),
-                false => ForwardingVerdict::Reject(ReportableError::NoRoute),
+            return match ip.refusal {
+                Some(reason) => ForwardingVerdict::Drop(reason),
+                None => ForwardingVerdict::Reject(ReportableError::NoRoute),
             };
         }
         let hash = || {
@@ -244,8 +261,8 @@ impl<M: LpmMemory> Forwarder<M> {
             Err(HoplessTarget::Local) => return ForwardingVerdict::Local { start: packet.start, kind },
             Err(HoplessTarget::Drop(reason)) => return ForwardingVerdict::Drop(reason),
         };
-        if ip.is_martian {
-            return ForwardingVerdict::Drop(DropReason::Martian);
+        if let Some(reason) = ip.refusal {
+            return ForwardingVerdict::Drop(reason);
         }
         if ip.ttl <= 1 {
             return ForwardingVerdict::Reject(ReportableError::TtlExceeded);
@@ -300,6 +317,34 @@ impl<M: LpmMemory> Forwarder<M> {
         ForwardingVerdict::Send { hop, start: packet.start, kind: PacketProtocol::Mpls }
     }
 
+    /// Returns the reason why a packet with these addresses must not be forwarded, if there is one. `source` looks up the
+    /// target of its source.
+    #[inline(always)]
+    fn refusal(
+        &self,
+        is_martian: bool,
+        arrival: Arrival,
+        source: impl FnOnce() -> u32,
+    ) -> Option<DropReason> {
+        if is_martian {
+            return Some(DropReason::Martian);
+        }
+        let has_way_back = arrival.source_check == SourceCheck::Off || self.leads_back(arrival, source());
+        (!has_way_back).then_some(DropReason::Spoofed)
+    }
+
+    /// Returns whether the target of a source, which is numbered from one, permits packets from there.
+    fn leads_back(&self, arrival: Arrival, target: u32) -> bool {
+        let Some(number) = target.checked_sub(1) else { return false };
+        match &self.targets[number as usize].target {
+            ForwardingTarget::Hops(_) if arrival.source_check == SourceCheck::Loose => true,
+            ForwardingTarget::Hops(hops) => {
+                hops.iter().any(|hop| self.hops[*hop as usize].interface == arrival.interface)
+            }
+            ForwardingTarget::Local | ForwardingTarget::Discard => false,
+        }
+    }
+
     /// Selects a hop of a target, which is numbered from one.
     #[inline(always)]
     fn choose(&self, target: u32, hash: impl FnOnce() -> u32) -> Result<u32, HoplessTarget> {
@@ -322,6 +367,18 @@ impl<M: LpmMemory> Forwarder<M> {
 #[inline(always)]
 fn is_rsvp(packet: &[u8]) -> bool {
     packet.get(9) == Some(&rsvp::PROTOCOL)
+}
+
+/// Way on which a packet arrived.
+#[derive(Clone, Copy)]
+struct Arrival {
+    interface: u32,
+    source_check: SourceCheck,
+}
+
+impl Arrival {
+    /// The source is not verified here: that of a packet in an LSP is verified by its ingress.
+    const VERIFIED: Arrival = Arrival { interface: 0, source_check: SourceCheck::Off };
 }
 
 /// Meaning of a label at this router.
@@ -402,8 +459,8 @@ struct IpFields {
     ttl: u8,
     class: u8,
     target: u32,
-    /// Source or destination belong to no host that a router may serve.
-    is_martian: bool,
+    /// Reason why the packet must not be forwarded because of its addresses.
+    refusal: Option<DropReason>,
 }
 
 /// Returns whether routers may forward packets from or to an address: not with addresses of this network, loopback,

@@ -114,8 +114,22 @@ pub struct IncomingLabel {
     pub expected: u64,
 }
 
+/// Verification of source addresses by the routes to them: unicast reverse path forwarding (uRPF, RFC 3704). Packets to the
+/// router itself and packets with labels are not verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceCheck {
+    /// Every source is accepted.
+    #[default]
+    Off,
+    /// A route leads to the source, over any interface. A discard route does not, so that it also drops packets from its
+    /// prefix (RFC 5635).
+    Loose,
+    /// A route leads to the source over the interface on which the packet arrived.
+    Strict,
+}
+
 /// Interface on which packets arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IncomingInterface {
     /// Number of the routing table of its packets.
     pub table: u32,
@@ -123,6 +137,8 @@ pub struct IncomingInterface {
     pub mpls: bool,
     /// This router handles RSVP packets on their way to other hosts: the path of an LSP is set up hop by hop.
     pub rsvp: bool,
+    /// Verification of the sources of forwarded packets.
+    pub source_check: SourceCheck,
 }
 
 /// Routes of one routing table.

@@ -62,7 +62,7 @@ fn labeled(entries: &[LabelStackEntry], beneath: &[u8]) -> Vec<u8> {
 }
 
 fn interface(table: u32, mpls: bool) -> IncomingInterface {
-    IncomingInterface { table, mpls, rsvp: false }
+    IncomingInterface { table, mpls, ..IncomingInterface::default() }
 }
 
 /// Networks 10.N.0.0/16 and 2001:db8:N::/48 have target N, and so have the labels 100 + N (uniform model)
@@ -336,6 +336,62 @@ fn martians_are_not_forwarded_and_not_answered() {
             setup.router.table_mut(0).v6.remove(0, 0);
         }
     }
+}
+
+/// Targets of the source: a hop on another interface, one on each, none at present, this router, discard; and no route.
+#[test]
+fn a_source_needs_a_route_back() {
+    use SourceCheck::{Loose, Off, Strict};
+    let mut setup = Setup::new(&[&[]], TunnelModel::Uniform);
+    let back = setup.router.add_hop(Hop::new(0, 1500, &[label(900)], TunnelModel::Uniform).unwrap());
+    let targets = [
+        (Some(ForwardingTarget::Hops(vec![0])), [Off, Loose].as_slice()),
+        (Some(ForwardingTarget::Hops(vec![0, back])), &[Off, Loose, Strict]),
+        (Some(ForwardingTarget::Hops(vec![])), &[Off, Loose]),
+        (Some(ForwardingTarget::Local), &[Off]),
+        (Some(ForwardingTarget::Discard), &[Off]),
+        (None, &[Off]),
+    ];
+    let packets = [
+        (PacketProtocol::V4, v4([10, 1, 0, 1], 64, 0)),
+        (PacketProtocol::V6, v6([0x2001, 0xdb8, 1, 0, 0, 0, 0, 1], 64)),
+    ];
+    for (target, accepting) in targets {
+        let number = target.map(|target| setup.router.add_target(target));
+        let table = setup.router.table_mut(0);
+        for (routes, source, length) in
+            [(&mut table.v4, v4_bits([192, 0, 2, 1]), 32), (&mut table.v6, 0x2001_0db8 << 96 | 9, 128)]
+        {
+            routes.remove(source, length);
+            if let Some(number) = number {
+                routes.insert(source, length, number).unwrap();
+            }
+        }
+        for source_check in [Off, Loose, Strict] {
+            setup.router.set_interface(0, IncomingInterface { source_check, ..interface(0, true) });
+            for (kind, packet) in &packets {
+                let verdict = setup.forward(*kind, packet).0;
+                let is_sent = matches!(verdict, ForwardingVerdict::Send { .. });
+                assert_eq!(
+                    is_sent,
+                    accepting.contains(&source_check),
+                    "{number:?} {source_check:?}: {verdict:?}"
+                );
+                assert!(is_sent || verdict == ForwardingVerdict::Drop(DropReason::Spoofed));
+                // The ingress of an LSP has verified the source.
+                let labeled = labeled(&[LabelStackEntry { bottom: true, ..entry(300, 64) }], packet);
+                let verdict = setup.forward(PacketProtocol::Mpls, &labeled).0;
+                assert!(matches!(verdict, ForwardingVerdict::Send { .. }), "{verdict:?}");
+            }
+        }
+    }
+    // The router's own packets have its addresses.
+    let mut buffer = [&[0; ROOM][..], &packets[0].1].concat();
+    let mut own = BufferedPacket { bytes: &mut buffer, start: ROOM, kind: PacketProtocol::V4 };
+    assert!(matches!(setup.router.forward_own(&mut own, 0), ForwardingVerdict::Send { .. }));
+    // Without a route to the destination, a spoofed source gets no answer.
+    let lost = v4([172, 16, 0, 1], 64, 0);
+    assert_eq!(setup.forward(PacketProtocol::V4, &lost).0, ForwardingVerdict::Drop(DropReason::Spoofed));
 }
 
 #[test]

@@ -69,6 +69,8 @@ pub enum DropReason {
     /// Source or destination that must not be forwarded: loopback, link-local, multicast, reserved or unspecified (RFC 1812,
     /// RFC 6890).
     Martian,
+    /// No route leads back to the source (RFC 3704).
+    Spoofed,
     /// A reserved label is misplaced or not supported.
     Reserved,
     /// The label stack is too deep.
@@ -88,6 +90,7 @@ impl fmt::Display for DropReason {
             DropReason::UnknownLabel => "unknown label",
             DropReason::Unexpected => "label not expected on this interface",
             DropReason::Martian => "source or destination that must not be forwarded",
+            DropReason::Spoofed => "no route back to the source",
             DropReason::Reserved => "reserved label",
             DropReason::TooDeep => "label stack too deep",
             DropReason::NoHop => "no next hop",

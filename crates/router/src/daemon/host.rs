@@ -277,7 +277,12 @@ pub(super) fn tables(router: &RouterConfig, mac: Mac, report: &dyn Fn(&str)) -> 
 
 /// Returns how packets from an interface are treated.
 pub(super) fn incoming(interface: &InterfaceConfig) -> IncomingInterface {
-    IncomingInterface { table: interface.table as u32, mpls: interface.mpls, rsvp: interface.rsvp }
+    IncomingInterface {
+        table: interface.table as u32,
+        mpls: interface.mpls,
+        rsvp: interface.rsvp,
+        source_check: interface.source_check,
+    }
 }
 
 pub(super) fn not_in_the_kernel(error: &dyn std::fmt::Display) -> StartupError {

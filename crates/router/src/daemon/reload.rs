@@ -174,7 +174,7 @@ fn numbered(old: &[InterfaceConfig], new: Vec<InterfaceConfig>) -> Vec<Interface
 }
 
 fn vacant() -> InterfaceConfig {
-    InterfaceConfig { name: String::new(), table: 0, mpls: false, rsvp: false, shaping: None }
+    InterfaceConfig::new(String::new(), 0)
 }
 
 /// Returns a description of each change.

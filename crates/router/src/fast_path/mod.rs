@@ -104,6 +104,7 @@ netstage_host::counted! {
         UnknownLabel "unknown_label" Error "Unknown label."
         UnexpectedLabel "unexpected_label" Error "Label on an interface it was not assigned for."
         Discarded "discarded" Info "Destination of a discard route."
+        Spoofed "spoofed" Warning "No route leads back to the source (urpf_strict, urpf_loose)."
     }
 }
 

@@ -8,7 +8,7 @@ mod pair;
 
 use cases::{EtherTypeAndPacket, ForwardingCase, NEXT, ROUTES, cases};
 use netstage_core::forward::lpm::LpmShape;
-use netstage_core::forward::{IncomingInterface, TunnelModel};
+use netstage_core::forward::{IncomingInterface, SourceCheck, TunnelModel};
 use netstage_core::time::Instant;
 use netstage_harness::{needs, skip};
 use netstage_host::netns::Netlink;
@@ -24,7 +24,8 @@ use std::path::PathBuf;
 
 const SEED: u64 = 7;
 /// Every interface accepts labels.
-const LABELED: IncomingInterface = IncomingInterface { table: 0, mpls: true, rsvp: false };
+const LABELED: IncomingInterface =
+    IncomingInterface { table: 0, mpls: true, rsvp: false, source_check: SourceCheck::Off };
 /// MAC addresses of the interface `out` and of the next routers there.
 const OUT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];

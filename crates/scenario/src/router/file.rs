@@ -33,6 +33,10 @@ table! {
         interfaces: List<Located<InterfaceName>, 1, 64>,
         /// Interfaces that accept labeled packets.
         mpls: List<Located<InterfaceName>>,
+        /// Interfaces that drop forwarded packets without labels unless a route to their source leads over the same interface (strict uRPF, RFC 3704). For customers with one link; `ip route` of the customers' networks must lead there.
+        urpf_strict: List<Located<InterfaceName>>,
+        /// Interfaces that drop forwarded packets without labels unless some route leads to their source (loose uRPF, RFC 3704). Packets from the prefix of a discard route are dropped as well.
+        urpf_loose: List<Located<InterfaceName>>,
         /// Control socket, for `netstage router show` and `reload`.
         control: FilePath = "/run/netstage-router.sock",
         /// Listening address and port of the Prometheus exporter. Default: no exporter.

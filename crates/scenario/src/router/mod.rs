@@ -13,7 +13,7 @@ use crate::read::{configuration, read_text};
 use crate::scalar::InterfaceName;
 use crate::table::{Decode, Located};
 use netstage_core::fair;
-use netstage_core::forward::TunnelModel;
+use netstage_core::forward::{SourceCheck, TunnelModel};
 use netstage_core::quantity::BitRate;
 use netstage_core::queue::TrafficClass;
 use std::net::SocketAddr;
@@ -69,8 +69,24 @@ pub struct InterfaceConfig {
     pub mpls: bool,
     /// RSVP packets on their way to other hosts are for this router.
     pub rsvp: bool,
+    /// Verification of the sources of forwarded packets.
+    pub source_check: SourceCheck,
     /// Limit of the sending rate, if any.
     pub shaping: Option<Shaping>,
+}
+
+impl InterfaceConfig {
+    /// Creates an interface that accepts packets without labels from any source.
+    pub fn new(name: String, table: usize) -> InterfaceConfig {
+        InterfaceConfig {
+            name,
+            table,
+            mpls: false,
+            rsvp: false,
+            source_check: SourceCheck::Off,
+            shaping: None,
+        }
+    }
 }
 
 /// Sending rate and queues of an interface.
@@ -153,7 +169,7 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
             return;
         }
         let name = name.value.0.clone();
-        interfaces.push(InterfaceConfig { name, table, mpls: false, rsvp: false, shaping: None });
+        interfaces.push(InterfaceConfig::new(name, table));
     };
     let mut tables = vec![RoutingTableConfig { name: "main".into(), kernel: Some(MAIN) }];
     head.interfaces.0.iter().for_each(|name| add(name, 0, problems));
@@ -177,6 +193,7 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
             interface.mpls = true;
         }
     }
+    set_source_checks(head, &mut interfaces, problems);
     for member in file.port.0.iter() {
         let Some(port) = &member.value else { continue };
         if let Some(interface) = find_interface(&mut interfaces, &member.name, member.place, problems) {
@@ -218,6 +235,27 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
     }
 }
 
+/// Sets the verification of sources of each interface.
+fn set_source_checks(
+    head: &file::RouterSection,
+    interfaces: &mut [InterfaceConfig],
+    problems: &mut Problems,
+) {
+    for (names, check) in [(&head.urpf_loose, SourceCheck::Loose), (&head.urpf_strict, SourceCheck::Strict)] {
+        for name in &names.0 {
+            let Some(interface) = find_interface(interfaces, &name.value.0, name.place, problems) else {
+                continue;
+            };
+            if interface.source_check != SourceCheck::Off && interface.source_check != check {
+                let message = format!("`{}` is in `urpf_loose` and in `urpf_strict`", name.value.0);
+                let help = "list it once: the strict check includes the loose one";
+                problems.push_help(name.place, message, help);
+            }
+            interface.source_check = check;
+        }
+    }
+}
+
 /// Returns the interface of a name, or reports it with the nearest known name.
 fn find_interface<'a>(
     interfaces: &'a mut [InterfaceConfig],
@@ -247,12 +285,14 @@ mod tests {
     #[test]
     fn a_configuration_is_parsed() {
         let text = "[router]\ninterfaces = [\"eth0\", \"eth1\"]\nmpls = [\"eth1\"]\nroutes = \"fib.txt\"\n\
-            [vpn.red]\ninterfaces = [\"eth2\"]\nkernel_table = 10\n[port.eth0]\nrate = \"10 Mbit/s\"\n\
+            urpf_strict = [\"eth2\"]\nurpf_loose = [\"eth1\"]\n[vpn.red]\ninterfaces = [\"eth2\"]\nkernel_table = 10\n[port.eth0]\nrate = \"10 Mbit/s\"\n\
             [port.eth2]\nrate = \"10 Mbit/s\"\nclasses = [{ dscp = [46] }, { dscp = [], priority = 1 }]\n";
         let router = parse("/etc/netstage/router.toml", text).unwrap();
         let interfaces: Vec<(&str, usize, bool)> =
             router.interfaces.iter().map(|one| (one.name.as_str(), one.table, one.mpls)).collect();
         assert_eq!(interfaces, [("eth0", 0, false), ("eth1", 0, true), ("eth2", 1, false)]);
+        let checks: Vec<SourceCheck> = router.interfaces.iter().map(|one| one.source_check).collect();
+        assert_eq!(checks, [SourceCheck::Off, SourceCheck::Loose, SourceCheck::Strict]);
         let shaping = router.interfaces.iter().map(|one| one.shaping.as_ref());
         let classes: Vec<_> = shaping.map(|one| one.map(|one| (one.rate, one.classes.len()))).collect();
         let rate = BitRate(10_000_000);
@@ -312,6 +352,11 @@ mod tests {
             ("[router]\ninterfaces = []\n", "interfaces"),
             ("[router]\ninterfaces = [\"eth0\", \"eth0\"]\n", "`eth0` is listed twice"),
             ("[router]\ninterfaces = [\"eth0\"]\nmpls = [\"eth1\"]\n", "unknown interface `eth1`"),
+            ("[router]\ninterfaces = [\"eth0\"]\nurpf_loose = [\"eth1\"]\n", "unknown interface `eth1`"),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\nurpf_loose = [\"eth0\"]\nurpf_strict = [\"eth0\"]\n",
+                "`eth0` is in `urpf_loose` and in `urpf_strict`",
+            ),
             (
                 "[router]\ninterfaces = [\"eth0\"]\n[vpn.a]\ninterfaces = [\"eth0\"]\n",
                 "`eth0` is listed twice",

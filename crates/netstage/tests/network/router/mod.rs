@@ -13,7 +13,11 @@ pub mod output;
 pub mod rsvp;
 
 use self::network::{TIMEOUT, TwoSites, counted, interface, label, route, socket, state};
+use crate::support::network::address;
 use crate::support::{TemporaryFolder, TestProcess, as_service, output_text};
+use netstage_host::netns::Netlink;
+use netstage_router::daemon::reload;
+use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 
 fn test_sites(fast_path: &str) {
@@ -57,6 +61,56 @@ fn sites_communicate_by_the_fast_path() {
 
 fn sites_communicate_by_the_slow_path() {
     test_sites("off");
+}
+
+/// A host sends from an address of nobody, from one behind the other router, and from its own.
+fn test_sources(fast_path: &str) {
+    let world = TwoSites::new();
+    let folder = TemporaryFolder::new(&format!("router-sources-{fast_path}"));
+    let head = |check: &str| format!("fast_path = \"{fast_path}\"\n{check} = [\"edge0\"]");
+    let [mut near, _far] = world.start_both(&folder, &head("urpf_strict"));
+    world.transfer();
+    let (nowhere, elsewhere) = ("203.0.113.7", "10.0.1.77");
+    for source in [nowhere, elsewhere] {
+        Netlink::open(&world.hosts[0]).unwrap().add_address("lo", address(source), 32).unwrap();
+    }
+    let arrives = |source: &str| {
+        let [_, far] = world.sockets();
+        let from = world.hosts[0].run(|| UdpSocket::bind((address(source), 0))).unwrap().unwrap();
+        (0..10).for_each(|_| _ = from.send_to(b"packet", "10.0.1.2:7").unwrap());
+        far.recv(&mut [0; 9]).is_ok()
+    };
+    let dropped = || {
+        let counters = state(&folder, 0).counters;
+        counters
+            .iter()
+            .filter(|counter| counter.name == "spoofed")
+            .map(|counter| counter.packets)
+            .sum::<u64>()
+    };
+    assert!(arrives("10.0.0.2") && !arrives(nowhere) && !arrives(elsewhere));
+    assert_eq!(dropped(), 20);
+    if fast_path == "auto" {
+        assert_eq!(counted(&state(&folder, 0), "kernel", "spoofed"), 20);
+    }
+    // A loose check only asks whether there is a route.
+    world.configure(&folder, 0, &head("urpf_loose"), "");
+    assert_eq!(reload(&socket(&folder, 0)).unwrap(), ["interface edge0 changed"]);
+    assert!(arrives("10.0.0.2") && arrives(elsewhere) && !arrives(nowhere));
+    assert_eq!(dropped(), 30);
+    world.configure(&folder, 0, &head("urpf_loose").replace("[\"edge0\"]", "[]"), "");
+    reload(&socket(&folder, 0)).unwrap();
+    assert!(arrives(nowhere));
+    near.signal("-TERM");
+    assert_eq!(near.output().status.code(), Some(0));
+}
+
+fn spoofed_sources_are_dropped_by_the_fast_path() {
+    test_sources("auto");
+}
+
+fn spoofed_sources_are_dropped_by_the_slow_path() {
+    test_sources("off");
 }
 
 /// The router starts as the package's service: with the privileges of its unit, which suffice for its kernel program.
@@ -128,6 +182,8 @@ fn errors_are_reported_with_a_remedy() {
 netstage_harness::tests![
     sites_communicate_by_the_fast_path,
     sites_communicate_by_the_slow_path,
+    spoofed_sources_are_dropped_by_the_fast_path,
+    spoofed_sources_are_dropped_by_the_slow_path,
     the_unit_starts_the_router,
     labels_are_forwarded_on_a_link_without_ethernet,
     errors_are_reported_with_a_remedy,
