@@ -3,10 +3,7 @@
 
 use crate::router::network::{DatagramStream, TIMEOUT, TunLink, counted, state};
 use crate::router::rsvp::{MIDDLE, Row};
-use crate::support::network::address;
 use crate::support::{TestProcess, within};
-use netstage_host::netns::Netlink;
-use netstage_host::ports::tun::{Tun, TunLayer};
 use std::process::Command;
 
 /// A row whose outer routers have a direct link, 198.51.100.1 and 198.51.100.2, protected in both directions.
@@ -18,15 +15,7 @@ struct Triangle {
 impl Triangle {
     fn new(name: &str) -> Triangle {
         let row = Row::new(name);
-        let mut ends = [0, 1].map(|site| {
-            let router = &row.world.routers[site];
-            let tun = Tun::create(router, "direct", TunLayer::Ip).unwrap();
-            let mut netlink = Netlink::open(router).unwrap();
-            netlink.set_up("direct").unwrap();
-            netlink.add_address("direct", address(&format!("198.51.100.{}", site + 1)), 24).unwrap();
-            Some(tun)
-        });
-        let link = TunLink::start([0, 1].map(|site| ends[site].take().unwrap()));
+        let link = row.world.join_by_tun("direct", "198.51.100");
         Triangle { row, link }
     }
 
@@ -41,13 +30,13 @@ impl Triangle {
         );
         // Labels on the direct link show that packets are in an LSP.
         self.row.configure(site, [&format!("fast_path = \"off\"\n{head}"), "egress = \"own\""], &tables);
-        let append = |name: &str, change: &dyn Fn(String) -> String| {
+        let change = |name: &str, edit: &dyn Fn(String) -> String| {
             let file = self.row.folder.join(name);
             let text = std::fs::read_to_string(&file).unwrap();
-            std::fs::write(file, change(text)).unwrap();
+            std::fs::write(file, edit(text)).unwrap();
         };
-        append(&format!("router{site}.toml"), &|text| text.replace("\"core0\"]", "\"core0\", \"direct\"]"));
-        append(&format!("fib{site}.txt"), &|text| text + routes);
+        change(&format!("router{site}.toml"), &|text| text.replace("\"core0\"]", "\"core0\", \"direct\"]"));
+        change(&format!("fib{site}.txt"), &|text| text + routes);
     }
 
     /// Starts the routers, and waits until the direct link is protected.
@@ -96,12 +85,7 @@ fn packets_take_a_bypass_lsp_when_bfd_is_silent() {
     triangle.link.set_cut(false);
     (0..2).for_each(|site| triangle.wait_for_session(site));
     let end = stream.end();
-    println!(
-        "a cut link cost {} of {} packets, {:.1} ms",
-        end.lost.len(),
-        end.sent,
-        1e3 * end.outage.as_secs_f64()
-    );
+    end.print();
     // Long before the end of the stream, and long after a busy machine has handled the failure.
     assert!(end.lost.len() < 2_000, "{} of {}", end.lost.len(), end.sent);
     let carried = through_middle();
@@ -159,12 +143,7 @@ fn a_thousand_lsps_take_a_bypass_lsp() {
     let is_used = || triangle.link.labeled() > swapped + LSPS as u32;
     assert!(within(TIMEOUT, is_used), "the direct link carries the LSPs again");
     let end = stream.end();
-    println!(
-        "a cut link cost {} of {} packets in {LSPS} LSPs, {:.1} ms",
-        end.lost.len(),
-        end.sent,
-        1e3 * end.outage.as_secs_f64()
-    );
+    end.print();
     // Without the bypass, the packets of seconds are lost. A busy machine handles the failure late.
     assert!(end.outage.as_secs() == 0 && end.lost.len() < 5 * LSPS, "{} of {}", end.lost.len(), end.sent);
 }

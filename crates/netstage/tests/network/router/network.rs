@@ -65,13 +65,18 @@ impl TwoSites {
     /// Replaces the link by TUN interfaces.
     pub fn join_core_by_tun(&self) -> TunLink {
         Netlink::open(&self.routers[0]).unwrap().delete_link("core0").unwrap();
+        self.join_by_tun("core0", "192.0.2")
+    }
+
+    /// Creates a link of TUN interfaces between the routers, with the addresses .1 and .2 of a /24 network.
+    pub fn join_by_tun(&self, name: &str, network: &str) -> TunLink {
         let mut site = 0;
         let ends = self.routers.each_ref().map(|router| {
-            let tun = Tun::create(router, "core0", TunLayer::Ip).unwrap();
+            let tun = Tun::create(router, name, TunLayer::Ip).unwrap();
             let mut netlink = Netlink::open(router).unwrap();
-            netlink.set_up("core0").unwrap();
+            netlink.set_up(name).unwrap();
             site += 1;
-            netlink.add_address("core0", address(&format!("192.0.2.{site}")), 24).unwrap();
+            netlink.add_address(name, address(&format!("{network}.{site}")), 24).unwrap();
             tun
         });
         TunLink::start(ends)
@@ -218,7 +223,7 @@ pub struct TunLink {
 }
 
 impl TunLink {
-    pub fn start(mut ends: [Tun; 2]) -> TunLink {
+    fn start(mut ends: [Tun; 2]) -> TunLink {
         let [stop, cut] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let labeled = Arc::new(AtomicU32::new(0));
         let (stopped, is_cut, counted) = (Arc::clone(&stop), Arc::clone(&cut), Arc::clone(&labeled));
@@ -346,6 +351,14 @@ pub struct StreamEnd {
     pub lost: Vec<u32>,
     /// Time between the first and the last lost datagram.
     pub outage: Duration,
+}
+
+impl StreamEnd {
+    /// Prints what a cut link cost.
+    pub fn print(&self) {
+        let outage_ms = 1e3 * self.outage.as_secs_f64();
+        println!("a cut link cost {} of {} packets, {outage_ms:.1} ms", self.lost.len(), self.sent);
+    }
 }
 
 pub fn socket(folder: &TemporaryFolder, site: usize) -> PathBuf {
