@@ -44,7 +44,11 @@ pub fn router(plan: &Plan, layout: &AddressLayout, node: usize) -> String {
         names(&inside)
     );
     if let Some(routing) = plan.routing.as_ref().filter(|routing| runs_sessions(routing, node)) {
-        let _ = write!(text, "{}\n[bfd]\nbfdd = \"{BFDD_SOCKET}\"\n", bypass::settings(plan, routing, node));
+        let bypass = bypass::settings(plan, routing, node);
+        let _ = write!(
+            text,
+            "{bypass}\n[bfd]\nbfdd = \"{BFDD_SOCKET}\"\n[alternates]\nospfd = \"ospfd.vty\"\nldpd = \"ldpd.vty\"\n"
+        );
     }
     text
 }
@@ -153,22 +157,27 @@ fn ospf(plan: &Plan, routing: &RoutingService, node: usize) -> String {
 }
 
 /// Returns the configuration of ldpd. Labels are bound only to the edges' own addresses, the destinations of packets
-/// between edges.
+/// between edges, and to those of routers to which others tunnel packets around a failure.
 fn ldp(routing: &RoutingService, node: usize) -> String {
+    let others = routing.core.iter().copied().filter(|_| runs_sessions(routing, node));
     let mut text = String::new();
-    for edge in &routing.edges {
-        let _ = writeln!(text, "access-list edges permit {}/32", own(edge.node));
+    for labeled in routing.edges.iter().map(|edge| edge.node).chain(others.clone()) {
+        let _ = writeln!(text, "access-list labeled permit {}/32", own(labeled));
     }
     // LSPs end at the edges, not at the penultimate hop: no implicit null.
     let _ = writeln!(
         text,
         "mpls ldp\n router-id {own}\n discovery hello interval {hello}\n discovery hello holdtime {hold}\n \
          address-family ipv4\n  discovery transport-address {own}\n  label local advertise explicit-null\n  \
-         label local allocate for edges",
+         label local allocate for labeled",
         own = own(node),
         hello = seconds(routing.hello),
         hold = (3 * seconds(routing.hello)).max(MIN_LDP_HOLD),
     );
+    // Remote alternates need the labels of all routers of the core.
+    for other in others.filter(|other| *other != node) {
+        let _ = write!(text, "\n  neighbor {} targeted", own(other));
+    }
     text.push_str("\n exit-address-family\nexit\n");
     text
 }
