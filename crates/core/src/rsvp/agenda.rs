@@ -51,9 +51,13 @@ impl Agenda {
 
     /// Starts a timer that is not running.
     pub fn set_if_idle(&mut self, timer: Timer, at: Instant) {
-        if !self.deadlines.contains_key(&timer) {
+        if !self.is_running(timer) {
             self.set(timer, at);
         }
+    }
+
+    pub fn is_running(&self, timer: Timer) -> bool {
+        self.deadlines.contains_key(&timer)
     }
 
     pub fn cancel(&mut self, timer: Timer) {

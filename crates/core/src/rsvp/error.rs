@@ -53,7 +53,11 @@ impl RsvpSpeaker {
         let Some(state) = self.lsps.get(&lsp) else { return };
         let path = state.path.clone();
         match state.upstream {
-            Some(upstream) => self.send_path_error(upstream.neighbor, lsp, error, path.traffic().collect()),
+            Some(_) => {
+                for (named, upstream) in state.previous_hops(lsp) {
+                    self.send_path_error(upstream.neighbor, named, error, path.traffic().collect());
+                }
+            }
             None if (error.code, error.value) == (error_code::NOTIFY, LOCALLY_REPAIRED) => {
                 self.ingress_repaired(now, lsp, error.node);
             }
@@ -68,13 +72,16 @@ impl RsvpSpeaker {
     }
 
     pub(super) fn handle_path_error(&mut self, now: Instant, from: RsvpNeighbor, message: &RsvpMessage<'_>) {
-        let (Some(lsp), Some(error)) = (lsp_of(message), message.error) else { return };
-        match self.lsps.get(&lsp) {
-            None => self.counters.unknown_lsp += 1,
-            Some(state) if state.downstream.as_ref().is_some_and(|next| next.neighbor == from) => {
-                self.forward_path_error(now, lsp, error);
-            }
-            Some(_) => self.counters.wrong_hop += 1,
+        let (Some(named), Some(error)) = (lsp_of(message), message.error) else { return };
+        let Some((lsp, is_backup)) = self.lsp_from_downstream(named) else {
+            self.counters.unknown_lsp += 1;
+            return;
+        };
+        let next = self.lsps.get_mut(&lsp).and_then(|state| state.downstream.as_mut());
+        if next.and_then(|next| next.last_id(from, is_backup)).is_some() {
+            self.forward_path_error(now, lsp, error);
+        } else {
+            self.counters.wrong_hop += 1;
         }
     }
 
@@ -87,9 +94,7 @@ impl RsvpSpeaker {
         refusal: Refusal,
     ) {
         let (Some(session), Some(style)) = (message.session, message.style) else { return };
-        let Some(address) = self.interfaces.get(&from.interface).map(|interface| interface.address) else {
-            return;
-        };
+        let Some(address) = self.own_address(from) else { return };
         let objects = vec![
             Object::Session(session),
             Object::Hop(Hop { address, interface: message.hop.map_or(0, |hop| hop.interface) }),
@@ -107,24 +112,26 @@ impl RsvpSpeaker {
             return;
         };
         for flow in message.flows() {
-            let lsp = Lsp { session, sender: flow.sender };
-            let Some(state) = self.lsps.get(&lsp) else {
+            let named = Lsp { session, sender: flow.sender };
+            let found = self.lsp_from_upstream(named);
+            let Some((lsp, state)) = found.and_then(|lsp| Some((lsp, self.lsps.get(&lsp)?))) else {
                 self.counters.unknown_lsp += 1;
                 continue;
             };
-            if state.upstream.is_none_or(|upstream| upstream.neighbor != from) {
+            if !state.previous_hops(lsp).any(|(own, upstream)| own == named && upstream.is(from)) {
                 self.counters.wrong_hop += 1;
                 continue;
             }
-            let Some(to) = state.downstream.as_ref().map(|next| next.neighbor) else { continue };
-            let Some(address) = self.interfaces.get(&to.interface).map(|own| own.address) else { continue };
+            let Some(next) = &state.downstream else { continue };
+            let (sender, to) = next.signaled(lsp.sender);
+            let Some(address) = self.own_address(to) else { continue };
             let objects = [
                 Object::Session(session),
                 Object::Hop(Hop { address, interface: to.interface }),
                 Object::ErrorSpec(error),
                 Object::Style(style),
                 Object::Flowspec(flow.flowspec),
-                Object::FilterSpec(flow.sender),
+                Object::FilterSpec(sender),
             ];
             self.send_control(to, kind::RESV_ERROR, &objects);
         }

@@ -14,7 +14,8 @@
 //! - `neighbor`: transmission to neighbors, acknowledgments, summary refreshes, limits.
 //! - `hello`: detection of failed and restarted neighbors.
 //! - `authentication`: authentication of messages between neighbors.
-//! - `repair`: LSPs whose next hop has failed, and whose packets take a bypass LSP.
+//! - `repair`: LSPs whose next hop has failed, and whose packets take a bypass LSP (point of local repair).
+//! - `merge`: LSPs whose previous hop signals them through a bypass LSP (merge point).
 //! - `agenda`: timers.
 //! - `state`: the state of an LSP.
 //!
@@ -27,6 +28,7 @@ mod authentication;
 mod error;
 mod hello;
 mod label;
+mod merge;
 mod neighbor;
 mod path;
 mod receive;
@@ -41,7 +43,7 @@ use crate::rng::RandomStream;
 use crate::time::{Duration, Instant};
 use admission::LinkAdmission;
 use agenda::{Agenda, Timer};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use core::ops::RangeInclusive;
@@ -69,10 +71,30 @@ pub struct Lsp {
 /// A neighbor on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RsvpNeighbor {
-    /// Number of the interface.
+    /// Number of the interface, from 1.
     pub interface: u32,
     /// Address of the neighbor on the interface's subnet.
     pub address: Ipv4Addr,
+}
+
+impl RsvpNeighbor {
+    /// Returns the router at the other end of a bypass LSP, which is on no interface. It is known by its router ID.
+    fn remote(router: Ipv4Addr) -> RsvpNeighbor {
+        RsvpNeighbor { interface: 0, address: router }
+    }
+
+    fn is_remote(self) -> bool {
+        self.interface == 0
+    }
+}
+
+/// Bypass LSP to a neighbor around the link to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RsvpBypass {
+    /// Router ID of the neighbor, at which the bypass LSP ends.
+    pub merge_point: Ipv4Addr,
+    /// First router on the way.
+    pub next_hop: RsvpNeighbor,
 }
 
 /// Next hop of labeled packets.
@@ -164,7 +186,8 @@ pub struct RsvpTransmit {
     pub to: RsvpNeighbor,
     /// IP source address.
     pub source: Ipv4Addr,
-    /// IP destination address; the egress of the LSP for Path and PathTear messages.
+    /// IP destination address: the egress of the LSP for Path and PathTear messages; another router than `to` for messages
+    /// about a repaired LSP, which are forwarded like any packet.
     pub destination: Ipv4Addr,
     /// IP time to live.
     pub ttl: u8,
@@ -266,6 +289,8 @@ pub struct RsvpCounters {
     pub wrong_interface: u64,
     /// Messages whose previous or next hop is not on the subnet, or is not the hop of the LSP.
     pub wrong_hop: u64,
+    /// Path messages of routers on no link, about no LSP that the previous hop may have repaired.
+    pub wrong_backup: u64,
     /// Messages that are older than the last one (RFC 2961 section 4.5).
     pub stale: u64,
     /// Messages for an LSP that does not exist.
@@ -305,8 +330,8 @@ pub struct RsvpSpeaker {
     routes: BTreeMap<(u8, Ipv4Addr), RsvpNeighbor>,
     links: BTreeMap<u32, LinkAdmission>,
     neighbors: BTreeMap<RsvpNeighbor, Neighbor>,
-    /// Addresses of neighbors with an established bypass LSP.
-    bypassed: BTreeSet<Ipv4Addr>,
+    /// Established bypass LSPs by the neighbor's address.
+    bypasses: BTreeMap<Ipv4Addr, RsvpBypass>,
     lsps: BTreeMap<Lsp, LspState>,
     tunnels: BTreeMap<u16, Tunnel>,
     labels: LabelPool,
@@ -330,7 +355,7 @@ impl RsvpSpeaker {
             routes: BTreeMap::new(),
             links: BTreeMap::new(),
             neighbors: BTreeMap::new(),
-            bypassed: BTreeSet::new(),
+            bypasses: BTreeMap::new(),
             lsps: BTreeMap::new(),
             tunnels: BTreeMap::new(),
             labels: LabelPool::new(config.labels.clone(), config.instance),
@@ -401,9 +426,13 @@ impl RsvpSpeaker {
 
     /// Returns the next message to be sent.
     pub fn poll_transmit(&mut self) -> Option<RsvpTransmit> {
-        let transmit = self.transmits.pop_front()?;
-        self.counters.sent += 1;
-        Some(transmit)
+        loop {
+            let transmit = self.transmits.pop_front()?;
+            if let Some(to) = self.next_hop_to(transmit.to) {
+                self.counters.sent += 1;
+                return Some(RsvpTransmit { to, ..transmit });
+            }
+        }
     }
 
     /// Returns the time of the next call of [`handle_timeout`](RsvpSpeaker::handle_timeout).

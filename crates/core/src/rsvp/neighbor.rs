@@ -118,7 +118,8 @@ impl RsvpSpeaker {
             self.counters.too_long += 1;
             return None;
         };
-        let has_router_alert = matches!(message.kind, kind::PATH | kind::PATH_TEAR | kind::RESV_CONFIRM);
+        let passes_routers = matches!(message.kind, kind::PATH | kind::PATH_TEAR | kind::RESV_CONFIRM);
+        let has_router_alert = passes_routers && !to.is_remote();
         let Outgoing { source, destination, ttl, .. } = *message;
         Some(RsvpTransmit { to, source, destination, ttl, has_router_alert, bytes })
     }
@@ -248,12 +249,20 @@ impl RsvpSpeaker {
         }
     }
 
-    /// Sends a message from the address of the interface to a neighbor.
+    /// Returns the address of this router in messages to a neighbor.
+    pub(super) fn own_address(&self, to: RsvpNeighbor) -> Option<Ipv4Addr> {
+        match to.is_remote() {
+            true => Some(self.config.router),
+            false => self.interfaces.get(&to.interface).map(|interface| interface.address),
+        }
+    }
+
+    /// Sends a message to a neighbor.
     pub(super) fn send_control(&mut self, to: RsvpNeighbor, kind: u8, objects: &[Object<'_>]) {
-        let Some(interface) = self.interfaces.get(&to.interface) else { return };
+        let Some(source) = self.own_address(to) else { return };
         // A hello does not leave the link (RFC 3209 section 5.1).
         let ttl = if kind == kind::HELLO { 1 } else { u8::MAX };
-        let (source, destination) = (interface.address, to.address);
+        let destination = to.address;
         let message = Outgoing { kind, source, destination, ttl, objects: objects.to_vec(), foreign: &[] };
         self.send_once(to, &message);
     }
@@ -360,7 +369,7 @@ impl RsvpSpeaker {
         entry.uses += 1;
         entry.paths += usize::from(as_previous_hop);
         entry.reduces_refreshes = reduces.unwrap_or(entry.reduces_refreshes);
-        if is_new && self.config.hello.is_some() {
+        if is_new && self.config.hello.is_some() && !neighbor.is_remote() {
             self.agenda.set(Timer::Hello(neighbor), now);
         }
     }

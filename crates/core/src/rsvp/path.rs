@@ -8,6 +8,7 @@ use super::{Lsp, RsvpEvent, RsvpNeighbor, RsvpSpeaker};
 use crate::time::{Duration, Instant};
 use alloc::vec;
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 use netstage_wire::rsvp::message::RsvpMessage;
 use netstage_wire::rsvp::object::{Hop, Object, class};
 use netstage_wire::rsvp::route::RouteHop;
@@ -27,6 +28,9 @@ pub(super) fn lsp_of(message: &RsvpMessage<'_>) -> Option<Lsp> {
 impl RsvpSpeaker {
     pub(super) fn handle_path(&mut self, now: Instant, from: RsvpNeighbor, message: &RsvpMessage<'_>) {
         let (Some(lsp), Some(contents)) = (lsp_of(message), PathContents::new(message)) else { return };
+        if from.is_remote() || self.is_backup(lsp) {
+            return self.handle_backup_path(now, from, message);
+        }
         let previous = self.lsps.get(&lsp).and_then(|state| state.upstream);
         let is_known = previous.is_some_and(|upstream| upstream.neighbor == from);
         if is_known && is_stale(previous.and_then(|upstream| upstream.message_id), message.id) {
@@ -48,6 +52,7 @@ impl RsvpSpeaker {
             Ok(downstream) => {
                 let reduces = message.reduces_refreshes;
                 self.install_path(now, lsp, upstream, downstream, contents, reduces);
+                self.end_backup(now, lsp);
             }
             Err(refusal) => {
                 // The message replaces the previous state, which ends with it.
@@ -86,17 +91,11 @@ impl RsvpSpeaker {
         }
         let is_new = state.is_none();
         let hops: Vec<RouteHop> = message.explicit_route.into_iter().flat_map(|route| route.hops()).collect();
-        let target = self.target(lsp.session.endpoint, &hops, false).map_err(|value| {
-            self.counters.no_route += 1;
-            routing(value)
-        })?;
-        let downstream = match target {
-            Target::Egress => None,
-            Target::Neighbor(neighbor, _) if neighbor == from => {
-                self.counters.loops += 1;
-                return Err(routing(routing_error::LOOP));
-            }
-            Target::Neighbor(neighbor, route) => Some(Downstream::new(neighbor, route)),
+        // A repaired LSP keeps its next hop, which cannot be reached over the link.
+        let repaired = state.filter(|state| state.is_repaired()).and_then(|state| state.downstream.clone());
+        let downstream = match repaired {
+            Some(downstream) => Some(downstream),
+            None => self.select_next_hop(lsp, from, &hops).map_err(routing)?,
         };
         if is_new && !self.is_within_limits(from) {
             return Err((error_code::SYSTEM, 0));
@@ -111,6 +110,31 @@ impl RsvpSpeaker {
             }
             _ => Ok(downstream),
         }
+    }
+
+    /// Selects the next hop of an LSP by its explicit route; `None` at the egress. The error is a [`routing_error`].
+    fn select_next_hop(
+        &mut self,
+        lsp: Lsp,
+        from: RsvpNeighbor,
+        hops: &[RouteHop],
+    ) -> Result<Option<Downstream>, u16> {
+        let target = self.target(lsp.session.endpoint, hops, false);
+        let Ok(Target::Neighbor(neighbor, route)) = target else {
+            self.counters.no_route += u64::from(target.is_err());
+            return target.map(|_| None);
+        };
+        if neighbor == from {
+            self.counters.loops += 1;
+            return Err(routing_error::LOOP);
+        }
+        Ok(Some(self.downstream(neighbor, route)))
+    }
+
+    /// Returns a next hop that has not reserved the LSP yet.
+    pub(super) fn downstream(&self, neighbor: RsvpNeighbor, route: Vec<RouteHop>) -> Downstream {
+        let address = self.own_address(neighbor).unwrap_or(self.config.router);
+        Downstream { neighbor, address, route, message_id: None, repair: None }
     }
 
     /// Returns whether the link to a neighbor can carry an LSP; counted otherwise.
@@ -143,7 +167,14 @@ impl RsvpSpeaker {
             self.add_path(
                 now,
                 lsp,
-                LspState { path, upstream: Some(upstream), downstream, reservation: None, label: None },
+                LspState {
+                    path,
+                    upstream: Some(upstream),
+                    downstream,
+                    reservation: None,
+                    label: None,
+                    backup: None,
+                },
             );
             self.use_neighbor(now, from, true, Some(reduces_refreshes));
             self.index(from, Slot::Path(lsp), None, upstream.message_id);
@@ -189,32 +220,30 @@ impl RsvpSpeaker {
     pub(super) fn send_path(&mut self, now: Instant, lsp: Lsp) {
         let Some(state) = self.lsps.get(&lsp) else { return };
         let (path, Some(downstream)) = (state.path.clone(), state.downstream.clone()) else { return };
-        let to = downstream.neighbor;
-        let Some(interface) = self.interfaces.get(&to.interface) else { return };
-        let explicit_bytes = encoded(&downstream.route);
-        let here = RouteHop::strict(interface.address);
-        let recorded_bytes = path.record_route.as_ref().map(|rest| recorded(here, rest));
-        let mut objects = self.head(lsp, to, interface.address);
+        let (sender, to) = downstream.signaled(lsp.sender);
+        let Some(address) = self.own_address(to) else { return };
+        let mut hops = downstream.route;
+        if let Some(first) = hops.first_mut().filter(|_| to.is_remote()) {
+            *first = RouteHop::strict(to.address);
+        }
+        let explicit_bytes = encoded(&hops);
+        let recorded_bytes = path.record_route.as_ref().map(|rest| recorded(RouteHop::strict(address), rest));
+        let mut objects = self.head(lsp, to, address);
         objects.extend(route(&explicit_bytes, class::EXPLICIT_ROUTE).map(Object::ExplicitRoute));
         objects.push(Object::LabelRequest(path.protocol));
         objects.extend(path.attributes());
-        objects.push(Object::SenderTemplate(lsp.sender));
+        objects.push(Object::SenderTemplate(sender));
         objects.extend(path.traffic());
         let recorded = recorded_bytes.as_deref().and_then(|bytes| route(bytes, class::RECORD_ROUTE));
         objects.extend(recorded.map(Object::RecordRoute));
-        let message = Outgoing {
-            kind: kind::PATH,
-            source: lsp.sender.address,
-            destination: lsp.session.endpoint,
-            ttl: path.ttl,
-            objects,
-            foreign: &path.foreign,
-        };
-        self.send(now, to, Slot::Path(lsp), &message);
+        let (source, destination) = ends(lsp, to, address);
+        let (ttl, foreign) = (path.ttl, &path.foreign[..]);
+        let message = Outgoing { kind: kind::PATH, source, destination, ttl, objects, foreign };
+        self.send(now, to, Slot::Path(Lsp { sender, ..lsp }), &message);
     }
 
     /// Objects at the beginning of Path messages.
-    fn head(&self, lsp: Lsp, to: RsvpNeighbor, address: core::net::Ipv4Addr) -> Vec<Object<'static>> {
+    fn head(&self, lsp: Lsp, to: RsvpNeighbor, address: Ipv4Addr) -> Vec<Object<'static>> {
         vec![
             Object::Session(lsp.session),
             Object::Hop(Hop { address, interface: to.interface }),
@@ -224,34 +253,26 @@ impl RsvpSpeaker {
 
     fn send_path_tear(&mut self, now: Instant, lsp: Lsp, state: &LspState) {
         let Some(downstream) = &state.downstream else { return };
-        let to = downstream.neighbor;
-        let Some(interface) = self.interfaces.get(&to.interface) else { return };
-        let hop = Object::Hop(Hop { address: interface.address, interface: to.interface });
-        let mut objects = vec![Object::Session(lsp.session), hop, Object::SenderTemplate(lsp.sender)];
+        let (sender, to) = downstream.signaled(lsp.sender);
+        let Some(address) = self.own_address(to) else { return };
+        let hop = Object::Hop(Hop { address, interface: to.interface });
+        let mut objects = vec![Object::Session(lsp.session), hop, Object::SenderTemplate(sender)];
         objects.extend(state.path.traffic());
-        let message = Outgoing {
-            kind: kind::PATH_TEAR,
-            source: lsp.sender.address,
-            destination: lsp.session.endpoint,
-            ttl: state.path.ttl,
-            objects,
-            foreign: &[],
-        };
-        self.send(now, to, Slot::Path(lsp), &message);
+        let (source, destination) = ends(lsp, to, address);
+        let ttl = state.path.ttl;
+        let message = Outgoing { kind: kind::PATH_TEAR, source, destination, ttl, objects, foreign: &[] };
+        self.send(now, to, Slot::Path(Lsp { sender, ..lsp }), &message);
     }
 
-    pub(super) fn refresh_path(&mut self, now: Instant, lsp: Lsp) {
+    pub(super) fn refresh_path(&mut self, now: Instant, named: Lsp) {
+        let Some((lsp, _)) = self.lsp_from_downstream(named) else { return };
         let Some(downstream) = self.lsps.get(&lsp).and_then(|state| state.downstream.as_ref()) else {
             return;
         };
-        if !self.refresh(now, downstream.neighbor, Slot::Path(lsp)) {
+        let (sender, to) = downstream.signaled(lsp.sender);
+        if sender == named.sender && !self.refresh(now, to, Slot::Path(named)) {
             self.send_path(now, lsp);
         }
-    }
-
-    pub(super) fn path_timeout(&mut self, now: Instant, lsp: Lsp) {
-        self.counters.path_timeouts += 1;
-        self.remove_path(now, lsp, true, true);
     }
 
     pub(super) fn setup_timeout(&mut self, lsp: Lsp) {
@@ -264,10 +285,12 @@ impl RsvpSpeaker {
     }
 
     pub(super) fn handle_path_tear(&mut self, now: Instant, from: RsvpNeighbor, message: &RsvpMessage<'_>) {
-        let Some(lsp) = lsp_of(message) else { return };
-        match self.lsps.get(&lsp).map(|state| state.upstream) {
+        let Some(named) = lsp_of(message) else { return };
+        let lsp = self.lsp_from_upstream(named).unwrap_or(named);
+        let hop = |state: &LspState| state.previous_hops(lsp).find(|(own, _)| *own == named);
+        match self.lsps.get(&lsp).map(hop) {
             None => self.counters.unknown_lsp += 1,
-            Some(Some(upstream)) if upstream.neighbor == from => {
+            Some(Some((_, upstream))) if upstream.is(from) => {
                 if is_stale(upstream.message_id, message.id) {
                     self.counters.stale += 1;
                 } else {
@@ -289,10 +312,19 @@ impl RsvpSpeaker {
         self.remove_reservation(now, lsp, tears_upstream);
         let Some(state) = self.lsps.remove(&lsp) else { return };
         [Timer::PathCleanup(lsp), Timer::Setup(lsp)].into_iter().for_each(|timer| self.agenda.cancel(timer));
+        if let Some(backup) = state.backup {
+            self.release_backup(lsp, backup);
+        }
         if let Some(downstream) = &state.downstream {
             self.forget(now, downstream.neighbor, Slot::Path(lsp));
+            if let Some(repair) = downstream.repair {
+                self.forget(now, repair.merge_point, Slot::Path(Lsp { sender: repair.sender, ..lsp }));
+            }
             if tears_downstream {
                 self.send_path_tear(now, lsp, &state);
+            }
+            if let Some(repair) = downstream.repair {
+                self.release_neighbor(repair.merge_point, false);
             }
             self.release_neighbor(downstream.neighbor, false);
         }
@@ -324,4 +356,9 @@ impl RsvpSpeaker {
             }
         }
     }
+}
+
+/// Returns the source and destination address of a Path or PathTear message.
+fn ends(lsp: Lsp, to: RsvpNeighbor, own: Ipv4Addr) -> (Ipv4Addr, Ipv4Addr) {
+    if to.is_remote() { (own, to.address) } else { (lsp.sender.address, lsp.session.endpoint) }
 }

@@ -39,12 +39,11 @@ impl RsvpSpeaker {
         // The source address of messages that pass routers without RSVP, or are sent on behalf of the ingress, is not
         // that of the neighbor.
         let address = message.hop.map_or(source, |hop| hop.address);
-        let from = RsvpNeighbor { interface, address };
-        let is_connected = self
-            .interfaces
-            .get(&interface)
-            .is_some_and(|interface| contains(interface.address, interface.length, address));
-        if !is_connected || self.is_local(address) {
+        let from = self.neighbor(interface, address);
+        // Only the Path messages of repaired LSPs are accepted from unknown routers that are on no link of this one.
+        let is_known = !from.is_remote() || self.neighbors.contains_key(&from);
+        let is_hello = message.kind == kind::HELLO;
+        if self.is_local(address) || !is_known && message.kind != kind::PATH || from.is_remote() && is_hello {
             self.counters.wrong_hop += 1;
             return;
         }
@@ -53,6 +52,9 @@ impl RsvpSpeaker {
         }
         for (id, is_known) in message.acknowledgments() {
             self.handle_acknowledgment(now, from, id, is_known);
+            if !from.is_remote() {
+                self.handle_acknowledgment(now, RsvpNeighbor::remote(address), id, is_known);
+            }
         }
         match message.kind {
             kind::PATH => self.handle_path(now, from, &message),
@@ -65,8 +67,19 @@ impl RsvpSpeaker {
             kind::HELLO => message.hello.into_iter().for_each(|hello| self.handle_hello(now, from, hello)),
             _ => {}
         }
-        if let Some(id) = message.id.filter(|id| id.flags & ACK_DESIRED != 0) {
+        let is_known = !from.is_remote() || self.neighbors.contains_key(&from);
+        if let Some(id) = message.id.filter(|id| is_known && id.flags & ACK_DESIRED != 0) {
             self.send_control(from, kind::ACK, &[Object::Acknowledged(MessageId { flags: 0, ..id })]);
+        }
+    }
+
+    /// Returns the sender of a message from an interface.
+    fn neighbor(&self, interface: u32, address: Ipv4Addr) -> RsvpNeighbor {
+        let own = self.interfaces.get(&interface);
+        if own.is_some_and(|own| contains(own.address, own.length, address)) {
+            RsvpNeighbor { interface, address }
+        } else {
+            RsvpNeighbor::remote(address)
         }
     }
 
@@ -74,18 +87,23 @@ impl RsvpSpeaker {
     fn handle_summary_refresh(&mut self, now: Instant, from: RsvpNeighbor, message: &RsvpMessage<'_>) {
         let mut unknown = Vec::new();
         for (epoch, id) in message.refreshed().flat_map(|ids| ids.iter().map(move |id| (ids.epoch, id))) {
-            let slots = self.indexed(from, epoch, id);
+            let mut slots = self.indexed(from, epoch, id);
+            slots.extend(self.indexed(RsvpNeighbor::remote(from.address), epoch, id));
             if slots.is_empty() {
                 unknown.push(Object::Unknown(MessageId { flags: 0, epoch, id }));
             }
             for slot in slots {
                 match slot {
-                    Slot::Path(lsp) => {
-                        if let Some(upstream) = self.lsps.get(&lsp).and_then(|state| state.upstream) {
-                            self.agenda.set(Timer::PathCleanup(lsp), now + upstream.lifetime);
+                    Slot::Path(named) => {
+                        let lsp = self.lsp_from_upstream(named).unwrap_or(named);
+                        let mut hops =
+                            self.lsps.get(&lsp).into_iter().flat_map(|state| state.previous_hops(lsp));
+                        if let Some((_, upstream)) = hops.find(|(own, _)| *own == named) {
+                            self.agenda.set(Timer::PathCleanup(named), now + upstream.lifetime);
                         }
                     }
-                    Slot::Resv(lsp) => {
+                    Slot::Resv(named) => {
+                        let Some((lsp, _)) = self.lsp_from_downstream(named) else { continue };
                         let reservation = self.lsps.get(&lsp).and_then(|state| state.reservation.as_ref());
                         if let Some(reservation) = reservation {
                             self.agenda.set(Timer::ResvCleanup(lsp), now + reservation.lifetime);

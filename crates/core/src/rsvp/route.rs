@@ -1,6 +1,6 @@
 //! Processing of explicit routes (RFC 3209 section 4.3.4.1): selection of the next hop of an LSP.
 
-use super::{RsvpNeighbor, RsvpSpeaker};
+use super::{RsvpBypass, RsvpNeighbor, RsvpSpeaker};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
@@ -90,6 +90,18 @@ impl RsvpSpeaker {
             |interface: &super::RsvpInterface| contains(interface.address, interface.length, address);
         let (interface, _) = self.interfaces.iter().find(|(_, interface)| connected(interface))?;
         (!self.is_local(address)).then_some(RsvpNeighbor { interface: *interface, address })
+    }
+
+    /// Returns the neighbor to which messages to another one are sent. Those to the end of a bypass LSP begin on its way.
+    pub(super) fn next_hop_to(&self, to: RsvpNeighbor) -> Option<RsvpNeighbor> {
+        if !to.is_remote() {
+            return Some(to);
+        }
+        let is_usable = |bypass: &&RsvpBypass| {
+            bypass.merge_point == to.address && self.interfaces.contains_key(&bypass.next_hop.interface)
+        };
+        let bypass = self.bypasses.values().find(is_usable).map(|bypass| bypass.next_hop);
+        bypass.or_else(|| self.route_to(to.address))
     }
 
     /// Returns the next hop to an address: the neighbor itself, or by the longest prefix.

@@ -4,10 +4,11 @@ use super::{Lsp, LspStatus, RsvpNeighbor};
 use crate::quantity::BitRate;
 use crate::time::Duration;
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 use netstage_wire::mpls::LabelValue;
 use netstage_wire::rsvp::message::RsvpMessage;
 use netstage_wire::rsvp::object::{
-    FastReroute, MessageId, Object, RawObject, SessionAttribute, Style, TokenBucket, attribute_flag,
+    FastReroute, MessageId, Object, RawObject, Sender, SessionAttribute, Style, TokenBucket, attribute_flag,
 };
 use netstage_wire::rsvp::route::{Route, RouteHop};
 
@@ -23,6 +24,16 @@ pub(super) struct LspState {
     pub reservation: Option<Reservation>,
     /// Label advertised to the previous hop.
     pub label: Option<LabelValue>,
+    /// Previous hop that signals the LSP through its bypass LSP.
+    pub backup: Option<Backup>,
+}
+
+/// Previous hop that has repaired an LSP.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Backup {
+    /// Sender in the messages of the repaired LSP.
+    pub sender: Sender,
+    pub upstream: Upstream,
 }
 
 /// Previous hop.
@@ -41,18 +52,48 @@ pub(super) struct Upstream {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Downstream {
     pub neighbor: RsvpNeighbor,
+    /// Address of this router on the link to it.
+    pub address: Ipv4Addr,
     /// Explicit route from the next hop.
     pub route: Vec<RouteHop>,
     /// ID of the last Resv or ResvTear message.
     pub message_id: Option<MessageId>,
     /// The next hop has failed, and packets take the bypass LSP to it.
-    pub is_repaired: bool,
+    pub repair: Option<Repair>,
+}
+
+/// Signaling of an LSP through a bypass LSP.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Repair {
+    /// Sender in the messages of the repaired LSP.
+    pub sender: Sender,
+    /// The next hop, as the end of the bypass LSP.
+    pub merge_point: RsvpNeighbor,
+    /// ID of the last Resv or ResvTear message.
+    pub message_id: Option<MessageId>,
+}
+
+impl Upstream {
+    /// Returns whether a message is from this hop. That of a repaired LSP may be on a link of this router, too.
+    pub fn is(&self, from: RsvpNeighbor) -> bool {
+        self.neighbor == from || self.neighbor == RsvpNeighbor::remote(from.address)
+    }
 }
 
 impl Downstream {
-    /// Creates a next hop that has not reserved the LSP yet.
-    pub fn new(neighbor: RsvpNeighbor, route: Vec<RouteHop>) -> Downstream {
-        Downstream { neighbor, route, message_id: None, is_repaired: false }
+    /// Returns the router that signals the LSP to this one, with the sender in its messages.
+    pub fn signaled(&self, sender: Sender) -> (Sender, RsvpNeighbor) {
+        self.repair.map_or((sender, self.neighbor), |repair| (repair.sender, repair.merge_point))
+    }
+
+    /// Returns the ID of the last Resv or ResvTear message from a neighbor; `None` if it is not this next hop.
+    /// `is_backup`: in messages of the repaired LSP.
+    pub fn last_id(&mut self, from: RsvpNeighbor, is_backup: bool) -> Option<&mut Option<MessageId>> {
+        let repair = self.repair.as_mut().filter(|repair| repair.merge_point.address == from.address);
+        match is_backup {
+            true => repair.map(|repair| &mut repair.message_id),
+            false => (self.neighbor == from).then_some(&mut self.message_id),
+        }
     }
 }
 
@@ -177,6 +218,17 @@ impl PathContents {
 }
 
 impl LspState {
+    /// Returns the previous hops, each with the LSP as its messages name it.
+    pub fn previous_hops(&self, lsp: Lsp) -> impl Iterator<Item = (Lsp, Upstream)> + use<> {
+        let backup = self.backup.map(|backup| (Lsp { sender: backup.sender, ..lsp }, backup.upstream));
+        self.upstream.map(|upstream| (lsp, upstream)).into_iter().chain(backup)
+    }
+
+    /// Returns whether the next hop is repaired.
+    pub fn is_repaired(&self) -> bool {
+        self.downstream.as_ref().is_some_and(|next| next.repair.is_some())
+    }
+
     pub fn status(&self, lsp: Lsp) -> LspStatus {
         let reservation = self.reservation.as_ref().map(|reservation| &reservation.contents);
         let outgoing = reservation.map(|contents| contents.label);
@@ -185,7 +237,7 @@ impl LspState {
             upstream: self.upstream.map(|upstream| upstream.neighbor),
             downstream: self.downstream.as_ref().map(|downstream| downstream.neighbor),
             is_reserved: self.reservation.is_some(),
-            is_repaired: self.downstream.as_ref().is_some_and(|downstream| downstream.is_repaired),
+            is_repaired: self.is_repaired(),
             bandwidth: rate(&reservation.map_or(self.path.tspec, |contents| contents.flowspec)),
             incoming: self.label,
             outgoing: outgoing.filter(|_| self.downstream.is_some()),

@@ -4,7 +4,7 @@
 use super::agenda::Timer;
 use super::path::IPV4;
 use super::route::{Target, contains};
-use super::state::{Attribute, Downstream, LspState, PathContents};
+use super::state::{Attribute, LspState, PathContents};
 use super::{Lsp, RsvpEvent, RsvpNextHop, RsvpSpeaker};
 use crate::quantity::BitRate;
 use crate::time::{Duration, Instant};
@@ -111,8 +111,15 @@ impl RsvpSpeaker {
         let path = contents(&request);
         let refusal = match self.target(request.endpoint, &request.route, true) {
             Ok(Target::Neighbor(neighbor, route)) if self.has_bandwidth(lsp, neighbor, &path) => {
-                let downstream = Some(Downstream::new(neighbor, route));
-                let state = LspState { path, upstream: None, downstream, reservation: None, label: None };
+                let downstream = Some(self.downstream(neighbor, route));
+                let state = LspState {
+                    path,
+                    upstream: None,
+                    downstream,
+                    reservation: None,
+                    label: None,
+                    backup: None,
+                };
                 self.add_path(now, lsp, state);
                 if let Some(tunnel) = self.tunnels.get_mut(&number) {
                     tunnel.current = Some(lsp);

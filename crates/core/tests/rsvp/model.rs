@@ -18,7 +18,7 @@ const REPORTED: Duration = Duration::from_secs(120);
 
 /// A change from outside.
 #[derive(Clone, Copy, Debug)]
-enum Change {
+pub enum Change {
     /// Sets tunnel 1 of the first router to the last one, with a bandwidth.
     Set(u64),
     Remove,
@@ -41,7 +41,7 @@ fn change(network: &mut Network, change: Change) {
 
 /// Faults and timeouts that remain.
 #[derive(Clone, Copy, Debug, Hash)]
-struct Budget {
+pub struct Budget {
     losses: usize,
     duplicates: usize,
     timeouts: usize,
@@ -121,13 +121,13 @@ fn is_time(part: &str) -> bool {
     part.contains('(') && part.ends_with('s') && part.contains('.')
 }
 
-fn settle(network: &mut Network) {
+pub fn settle(network: &mut Network) {
     network.run(SETTLED);
     let reported = Instant(network.now.0 - REPORTED.0);
     network.check_settled(reported);
 }
 
-fn explore(network: &Network, changes: &[Change], budget: Budget) -> (usize, usize) {
+pub fn explore(network: &Network, changes: &[Change], budget: Budget) -> (usize, usize) {
     let mut explorer = Explorer { changes: changes.to_vec(), seen: HashSet::new(), settled: 0 };
     explorer.explore(network, 0, budget);
     println!("{changes:?} {budget:?}: {} states, {} final ones", explorer.seen.len(), explorer.settled);
@@ -135,7 +135,7 @@ fn explore(network: &Network, changes: &[Change], budget: Budget) -> (usize, usi
 }
 
 /// Budgets of losses, duplicates and timeouts.
-const fn budget(losses: usize, duplicates: usize, timeouts: usize) -> Budget {
+pub const fn budget(losses: usize, duplicates: usize, timeouts: usize) -> Budget {
     Budget { losses, duplicates, timeouts }
 }
 
@@ -183,24 +183,26 @@ fn routers_and_links_fail_in_every_order() {
 }
 
 /// A random run in a random network.
-struct RandomRun {
+pub struct RandomRun {
+    /// Links have bypasses, and tunnels are protected and have strict routes.
+    is_protected: bool,
     /// Routers have few labels. They then do not restart, because a new instance would soon allocate a label that its
     /// neighbors still use.
     has_few_labels: bool,
-    random: RandomStream,
-    network: Network,
+    pub random: RandomStream,
+    pub network: Network,
     loss: f64,
     duplicates: f64,
     max_delay: u64,
 }
 
 impl RandomRun {
-    fn new(seed: u64) -> RandomRun {
+    pub fn new(seed: u64, is_protected: bool) -> RandomRun {
         let mut random = RandomStream::new(seed, "rsvp network");
         let routers = 2 + random.below(7) as usize;
         let mut links: Vec<(usize, usize)> =
             (1..routers).map(|router| (random.below(router as u64) as usize, router)).collect();
-        for _ in 0..random.below(routers as u64) {
+        for _ in 0..random.below(routers as u64) + if is_protected { 3 } else { 0 } {
             let (first, second) =
                 (random.below(routers as u64) as usize, random.below(routers as u64) as usize);
             if first != second {
@@ -224,11 +226,11 @@ impl RandomRun {
         let capacity = random.chance(0.5).then_some(1000);
         let mut network = Network::new(configs, &links, capacity);
         for link in 0..links.len() {
-            network.set_bypass(link, random.chance(0.3));
+            network.set_bypass(link, random.chance(if is_protected { 0.8 } else { 0.3 }));
         }
         let (loss, duplicates) = (random.uniform() * 0.3, random.uniform() * 0.2);
         let max_delay = [DELAY.0, 100_000_000, 2_000_000_000][random.below(3) as usize];
-        RandomRun { has_few_labels, random, network, loss, duplicates, max_delay }
+        RandomRun { is_protected, has_few_labels, random, network, loss, duplicates, max_delay }
     }
 
     /// Delays, duplicates or drops the messages that were sent since the last call.
@@ -255,12 +257,14 @@ impl RandomRun {
                 let endpoint = self.random.below(routers) as usize;
                 let bandwidth = self.random.below(700);
                 let via = self.random.below(routers) as usize;
-                let route = match self.random.below(3) {
+                let strict = self.network.shortest(router, endpoint);
+                let route = match self.random.below(if self.is_protected { 8 } else { 4 }) {
                     0 => [].into(),
-                    _ => [RouteHop::loose(router_id(via))].into(),
+                    1 | 2 => [RouteHop::loose(router_id(via))].into(),
+                    _ => strict.unwrap_or_default(),
                 };
                 let request = self.network.request(endpoint, route, bandwidth);
-                let is_protected = self.random.chance(0.5);
+                let is_protected = self.random.chance(if self.is_protected { 0.9 } else { 0.5 });
                 self.network.set_tunnel(key, TunnelRequest { is_protected, ..request });
             }
             6 | 7 => self.network.remove_tunnel(key),
@@ -274,7 +278,8 @@ impl RandomRun {
         }
     }
 
-    fn run(&mut self, changes: usize) {
+    /// Makes random changes, without an end of the losses.
+    pub fn run(&mut self, changes: usize) {
         for _ in 0..changes {
             let old = self.network.in_flight.len();
             self.change();
@@ -284,6 +289,10 @@ impl RandomRun {
             let end = self.network.now + Duration(self.random.below(60_000_000_000));
             while self.step(end) {}
         }
+    }
+
+    /// Ends all failures and losses, and checks the state that remains.
+    pub fn settle(&mut self) {
         for link in 0..self.network.links.len() {
             if !self.network.up[link] {
                 self.network.set_link(link, true);
@@ -315,16 +324,22 @@ impl RandomRun {
     }
 }
 
+/// Number of random runs of a test.
+pub fn seeds() -> u64 {
+    std::env::var("NETSTAGE_RSVP_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
+}
+
 #[test]
 fn random_runs_settle() {
-    let seeds = std::env::var("NETSTAGE_RSVP_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200);
+    let seeds = seeds();
     let first = netstage_harness::seed("RSVP-TE networks");
     let mut reports = BTreeMap::new();
     for seed in 0..seeds {
         let seed = first.wrapping_add(seed);
         println!("seed {seed}");
-        let mut run = RandomRun::new(seed);
+        let mut run = RandomRun::new(seed, false);
         run.run(20);
+        run.settle();
         for (name, count) in run.network.reports {
             *reports.entry(name).or_insert(0) += count;
         }
@@ -345,48 +360,4 @@ fn random_runs_settle() {
             assert!(reports.contains_key(name), "{name}: {reports:?}");
         }
     }
-}
-
-/// Three routers with two links between the last ones; the first of them fails.
-fn repaired(route: Vec<RouteHop>) -> Network {
-    let configs = (0..3).map(config).collect();
-    let mut network = Network::new(configs, &[(0, 1), (1, 2), (1, 2)], None);
-    network.set_bypass(1, true);
-    let request = TunnelRequest { is_protected: true, ..network.request(2, route, 0) };
-    network.set_tunnel((0, 1), request);
-    network.run(Duration::from_secs(1));
-    assert!(network.is_up((0, 1)));
-    network.set_link(1, false);
-    network
-}
-
-#[test]
-fn a_repaired_lsp_carries_packets_until_another_one_does() {
-    let mut network = repaired(Vec::new());
-    for _ in 0..100 {
-        network.check();
-        assert!(network.is_up((0, 1)));
-        network.run(Duration::from_millis(100));
-    }
-    assert_eq!((network.reports["repaired"], network.reports["up"], network.reports["down"]), (1, 2, 1));
-    settle(&mut network);
-}
-
-#[test]
-fn a_repaired_lsp_without_another_way_lasts_until_its_state_expires() {
-    let strict = repaired(Vec::new()).strict(&[0, 1, 2]);
-    let mut network = repaired(strict.clone());
-    network.run(Duration::from_secs(20));
-    network.set_link(1, true);
-    network.run(Duration::from_secs(200));
-    network.check();
-    assert!(network.is_up((0, 1)));
-    let mut network = repaired(strict.clone());
-    network.run(Duration::from_secs(200));
-    assert!(!network.is_up((0, 1)));
-    // Without the bypass, it ends at once.
-    let mut network = repaired(strict);
-    network.set_bypass(1, false);
-    network.run(Duration::from_secs(1));
-    assert!(!network.is_up((0, 1)));
 }

@@ -3,7 +3,7 @@
 
 use netstage_core::quantity::BitRate;
 use netstage_core::rsvp::{
-    Lsp, LspStatus, RsvpConfig, RsvpEvent, RsvpInterface, RsvpNeighbor, RsvpNextHop, RsvpSpeaker,
+    Lsp, LspStatus, RsvpBypass, RsvpConfig, RsvpEvent, RsvpInterface, RsvpNeighbor, RsvpNextHop, RsvpSpeaker,
     RsvpTransmit, TunnelRequest,
 };
 use netstage_core::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub struct Network {
     /// Routers at the ends of each link; interface n + 1 of both is link n.
     pub links: Vec<(usize, usize)>,
     pub up: Vec<bool>,
-    /// Links whose packets take a bypass while they are down.
+    /// Links whose packets take a bypass while they are down, if there is another way between their ends.
     bypassed: Vec<bool>,
     capacity: Option<u64>,
     pub in_flight: Vec<InFlight>,
@@ -108,6 +108,7 @@ impl Network {
             self.in_flight.retain(|packet| packet.interface != link as u32 + 1);
         }
         self.set_routes();
+        (0..self.links.len()).for_each(|link| self.announce_bypass(link));
         self.collect();
     }
 
@@ -127,11 +128,7 @@ impl Network {
                 self.speakers[router].set_interface(self.now, link as u32 + 1, interface);
             }
         }
-        for link in 0..self.links.len() {
-            if self.links[link].0 == router || self.links[link].1 == router {
-                self.announce_bypass(router, link);
-            }
-        }
+        (0..self.links.len()).for_each(|link| self.announce_bypass(link));
         self.set_routes();
         let requested = self.requested.clone();
         for ((_, tunnel), request) in requested.range((router, 0)..=(router, u16::MAX)) {
@@ -140,23 +137,44 @@ impl Network {
         self.collect();
     }
 
-    /// Establishes or removes the bypass of a link in both directions.
-    pub fn set_bypass(&mut self, link: usize, is_established: bool) {
-        self.bypassed[link] = is_established;
-        let (first, second) = self.links[link];
-        [first, second].into_iter().for_each(|router| self.announce_bypass(router, link));
+    /// Configures or removes the bypass of a link in both directions. It is established while there is another way.
+    pub fn set_bypass(&mut self, link: usize, is_configured: bool) {
+        self.bypassed[link] = is_configured;
+        self.announce_bypass(link);
         self.collect();
     }
 
-    fn announce_bypass(&mut self, router: usize, link: usize) {
-        let neighbor = address(link, self.links[link].0 == router);
-        self.speakers[router].set_bypass(self.now, neighbor, self.bypassed[link]);
+    /// Informs both ends of a link of its bypass.
+    fn announce_bypass(&mut self, link: usize) {
+        let (first, second) = self.links[link];
+        for (router, other) in [(first, second), (second, first)] {
+            let bypass = self.bypass(link, router, other).map(|first| RsvpBypass {
+                merge_point: router_id(other),
+                next_hop: RsvpNeighbor {
+                    interface: first as u32 + 1,
+                    address: address(first, self.links[first].0 == router),
+                },
+            });
+            let neighbor = address(link, router == first);
+            self.speakers[router].set_bypass(self.now, neighbor, bypass);
+        }
+    }
+
+    /// Returns the first link of the bypass of a link from one end to the other.
+    fn bypass(&self, link: usize, from: usize, to: usize) -> Option<usize> {
+        self.bypassed[link].then(|| self.first_links(from, Some(link))[&to]).flatten()
+    }
+
+    /// Returns whether packets pass a link, perhaps by its bypass.
+    fn passes(&self, link: usize) -> bool {
+        let (first, second) = self.links[link];
+        self.up[link] || self.bypass(link, first, second).is_some()
     }
 
     /// Sets the shortest paths between all routers.
     fn set_routes(&mut self) {
         for router in 0..self.speakers.len() {
-            for (target, first) in self.first_links(router) {
+            for (target, first) in self.first_links(router, None) {
                 let next_hop = first.map(|link| {
                     let is_second = self.links[link].0 == router;
                     RsvpNeighbor { interface: link as u32 + 1, address: address(link, is_second) }
@@ -166,14 +184,15 @@ impl Network {
         }
     }
 
-    /// Returns the first link of the shortest path to each other router.
-    fn first_links(&self, router: usize) -> BTreeMap<usize, Option<usize>> {
+    /// Returns the first link of the shortest path to each other router, without a link.
+    fn first_links(&self, router: usize, without: Option<usize>) -> BTreeMap<usize, Option<usize>> {
         let mut first: BTreeMap<usize, Option<usize>> =
             (0..self.speakers.len()).filter(|other| *other != router).map(|other| (other, None)).collect();
         let mut reached = BTreeSet::from([router]);
         let mut queue = VecDeque::from([(router, None)]);
         while let Some((at, via)) = queue.pop_front() {
-            for (link, (a, b)) in self.links.iter().enumerate().filter(|(link, _)| self.up[*link]) {
+            let usable = |link: usize| self.up[link] && Some(link) != without;
+            for (link, (a, b)) in self.links.iter().enumerate().filter(|(link, _)| usable(*link)) {
                 for (from, to) in [(*a, *b), (*b, *a)] {
                     if from == at && reached.insert(to) {
                         let via = via.or(Some(link));
@@ -194,6 +213,17 @@ impl Network {
             RouteHop::strict(address(link, self.links[link].1 == pair[1]))
         };
         routers.windows(2).map(hop).collect()
+    }
+
+    /// Returns a strict route along the shortest path, if there is one.
+    pub fn shortest(&self, from: usize, to: usize) -> Option<Vec<RouteHop>> {
+        let (mut at, mut route) = (from, Vec::new());
+        while at != to {
+            let link = self.first_links(at, None)[&to]?;
+            route.push(RouteHop::strict(address(link, self.links[link].0 == at)));
+            at = self.other_end(link, at);
+        }
+        Some(route)
     }
 
     pub fn request(&self, endpoint: usize, route: Vec<RouteHop>, bandwidth: u64) -> TunnelRequest {
@@ -227,18 +257,35 @@ impl Network {
             while let Some(message) = self.speakers[router].poll_transmit() {
                 let link = message.to.interface as usize - 1;
                 let is_second = self.links[link].0 == router;
-                let to = if is_second { self.links[link].1 } else { self.links[link].0 };
                 assert_eq!(message.to.address, address(link, is_second), "next hop of a message");
                 let packet = RsvpPacket::new(&message.bytes).expect("a valid message");
                 let is_path = matches!(packet.kind, kind::PATH | kind::PATH_TEAR);
-                assert_eq!(message.has_router_alert, is_path);
-                assert!(is_path || message.destination == message.to.address, "destination of a message");
-                if self.up[link] {
-                    let interface = message.to.interface;
+                assert!(is_path || !message.has_router_alert);
+                if let Some((to, link)) = self.receiver(router, link, &message).filter(|_| self.up[link]) {
+                    let interface = link as u32 + 1;
                     self.in_flight.push(InFlight { arrives: self.now + DELAY, to, interface, message });
                 }
             }
         }
+    }
+
+    /// Returns the router that receives a message, and the last link on its way. Without router alert option, it is
+    /// forwarded to its destination.
+    fn receiver(&self, from: usize, first: usize, message: &RsvpTransmit) -> Option<(usize, usize)> {
+        let (mut at, mut link) = (self.other_end(first, from), first);
+        if message.has_router_alert || message.destination == message.to.address {
+            return Some((at, link));
+        }
+        let owner = (0..self.speakers.len()).find(|router| router_id(*router) == message.destination);
+        let owner = owner.expect("a router ID as the destination of a message to no neighbor");
+        for _ in 0..self.speakers.len() {
+            if at == owner {
+                return Some((at, link));
+            }
+            link = self.first_links(at, None)[&owner]?;
+            at = self.other_end(link, at);
+        }
+        None
     }
 
     fn apply(&mut self, router: usize, event: RsvpEvent) {
@@ -319,9 +366,13 @@ impl Network {
         self.now = end;
     }
 
-    fn next_router(&self, router: usize, to: RsvpNeighbor) -> usize {
-        let (first, second) = self.links[to.interface as usize - 1];
+    fn other_end(&self, link: usize, router: usize) -> usize {
+        let (first, second) = self.links[link];
         if first == router { second } else { first }
+    }
+
+    fn next_router(&self, router: usize, to: RsvpNeighbor) -> usize {
+        self.other_end(to.interface as usize - 1, router)
     }
 
     /// Follows a label from a router. Returns the router at which the packet leaves the LSP, or `None` if it is
@@ -330,7 +381,7 @@ impl Network {
         let (mut at, mut hop) = (router, to);
         for _ in 0..=self.speakers.len() {
             let link = hop.neighbor.interface as usize - 1;
-            if !self.up[link] && !self.bypassed[link] {
+            if !self.passes(link) {
                 return None;
             }
             at = self.next_router(at, hop.neighbor);
@@ -448,10 +499,39 @@ impl Network {
                 let failure = self.requested.keys().find(is_tunnel).and_then(|key| self.failures.get(key));
                 assert!(failure.is_some_and(|at| *at > since), "router {router} keeps {status:?}");
             }
-            if speaker.count() == 0 {
-                assert_eq!(speaker.neighbors(), 0, "neighbors of router {router}");
-            }
+            let hops = speaker.lsps().flat_map(|status| [status.upstream, status.downstream]);
+            let neighbors: BTreeSet<RsvpNeighbor> = hops.flatten().collect();
+            // A router with repaired LSPs has neighbors on no link, too.
+            let is_exact = self.up.iter().all(|is_up| *is_up);
+            assert!(speaker.neighbors() == neighbors.len() || !is_exact, "neighbors of router {router}");
         }
+    }
+
+    /// Returns the tunnels whose LSPs all lead to their egress.
+    pub fn connected(&self) -> BTreeSet<TunnelKey> {
+        let leads = |key: &TunnelKey, lsp: &Lsp, to: &RsvpNextHop| {
+            self.follow(key.0, *to).map(router_id) == Some(lsp.session.endpoint)
+        };
+        let is_connected = |(key, lsps): &(&TunnelKey, &BTreeMap<Lsp, RsvpNextHop>)| {
+            !lsps.is_empty() && lsps.iter().all(|(lsp, to)| leads(key, lsp, to))
+        };
+        self.in_use.iter().filter(is_connected).map(|(key, _)| *key).collect()
+    }
+
+    /// Returns the LSPs of a tunnel.
+    pub fn lsps(&self, key: TunnelKey) -> Vec<Lsp> {
+        self.in_use.get(&key).into_iter().flatten().map(|(lsp, _)| *lsp).collect()
+    }
+
+    /// Returns whether a router has an LSP.
+    pub fn has(&self, lsp: Lsp) -> bool {
+        self.speakers.iter().any(|speaker| speaker.lsps().any(|status| status.lsp == lsp))
+    }
+
+    /// Number of LSPs whose packets take a bypass at a router.
+    pub fn repaired(&self) -> usize {
+        let statuses = self.speakers.iter().flat_map(RsvpSpeaker::lsps);
+        statuses.filter(|status| status.is_repaired && status.is_reserved).count()
     }
 
     /// Returns whether a tunnel is established.
