@@ -22,7 +22,6 @@
 #define UDP 17
 #define ICMP 1
 #define ICMPV6 58
-#define RSVP 46
 
 /* Words of routes: the number of a further row, or of a target. */
 #define LEADS_ON (1u << 31)
@@ -85,9 +84,8 @@ struct interface {
 	u8 source_check;
 };
 
-/* Flags of an interface: labels are accepted; RSVP packets to other hosts are for this router. */
+/* Flag of an interface: labels are accepted. */
 #define ACCEPTS_LABELS 1
-#define TAKES_RSVP 2
 
 /* Verification of the sources of packets without labels (uRPF). */
 enum source_check { UNCHECKED, LOOSE, STRICT };
@@ -818,11 +816,6 @@ SECTION("xdp") int router(struct xdp_md *frame)
 		work.is_v6 = 1;
 	} else if (ethernet->kind != IPV4) {
 		return XDP_PASS;
-	} else if (in->flags & TAKES_RSVP) {
-		struct ipv4 *v4 = (void *)(ethernet + 1);
-
-		if ((void *)(v4 + 1) > (void *)(u64)frame->data_end || v4->protocol == RSVP)
-			return pass(frame);
 	}
 	table = map_lookup(&tables, &work.table);
 	if (!table)

@@ -93,7 +93,7 @@ pub(super) fn incoming(incoming: Option<&IncomingLabel>) -> [u32; INCOMING] {
 /// Builds a `struct interface`.
 pub(super) fn interface(number: u32, incoming: IncomingInterface, mac: Mac) -> [u32; INTERFACE] {
     let [a, b, c, d, e, f] = mac;
-    let flags = u8::from(incoming.mpls) | u8::from(incoming.rsvp) << 1;
+    let flags = u8::from(incoming.mpls);
     let source_check = match incoming.source_check {
         SourceCheck::Off => 0,
         SourceCheck::Loose => 1,

@@ -35,7 +35,7 @@ impl<M: LpmMemory> Forwarder<M> {
         let IncomingInterface { table, rsvp, .. } = self.interfaces[interface as usize];
         let verdict = match kind {
             PacketProtocol::Mpls => self.switch(packet, interface, table),
-            PacketProtocol::V4 if rsvp && is_rsvp(&packet.bytes[start..]) => {
+            PacketProtocol::V4 if rsvp && is_rsvp_alert(&packet.bytes[start..]) => {
                 ForwardingVerdict::Local { start, kind }
             }
             PacketProtocol::V4 => self.route_v4(packet, table, arrival, Inherited::NOTHING),
@@ -363,10 +363,11 @@ impl<M: LpmMemory> Forwarder<M> {
     }
 }
 
-/// Returns whether an IPv4 packet contains an RSVP message.
+/// Returns whether an IPv4 packet contains an RSVP message and has options. Path messages have the router alert option;
+/// a message between routers on no common link has none.
 #[inline(always)]
-fn is_rsvp(packet: &[u8]) -> bool {
-    packet.get(9) == Some(&rsvp::PROTOCOL)
+fn is_rsvp_alert(packet: &[u8]) -> bool {
+    packet.get(9) == Some(&rsvp::PROTOCOL) && packet.first().is_some_and(|first| first & 0xf > 5)
 }
 
 /// Way on which a packet arrived.

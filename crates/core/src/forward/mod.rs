@@ -135,7 +135,8 @@ pub struct IncomingInterface {
     pub table: u32,
     /// Labels are accepted; otherwise, every labeled packet is dropped.
     pub mpls: bool,
-    /// This router handles RSVP packets on their way to other hosts: the path of an LSP is set up hop by hop.
+    /// This router handles RSVP packets with router alert option on their way to other hosts: the path of an LSP is set up
+    /// hop by hop.
     pub rsvp: bool,
     /// Verification of the sources of forwarded packets.
     pub source_check: SourceCheck,

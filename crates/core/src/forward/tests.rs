@@ -259,20 +259,32 @@ fn discarded_packets_have_a_reason() {
     assert_eq!(setup.router.forward(&mut packet, 0), ForwardingVerdict::Drop(DropReason::NoRoom));
 }
 
-/// A Path message is addressed to the end of the LSP.
+/// A Path message is addressed to the end of the LSP, and has the router alert option. Without it, a message is for its
+/// destination only.
 #[test]
-fn rsvp_packets_are_for_this_router_on_its_interfaces_with_rsvp() {
+fn rsvp_packets_with_an_option_are_for_this_router_on_its_interfaces_with_rsvp() {
     let mut setup = Setup::new(&[&[]], TunnelModel::Uniform);
     let mut path = v4([10, 1, 0, 1], 64, 0);
     path[9] = netstage_wire::rsvp::PROTOCOL;
     path[10..12].fill(0);
-    let checksum = netstage_wire::checksum::checksum(&path[..v4::HEADER]);
-    path[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let sum = |packet: &mut Vec<u8>| {
+        let length = usize::from(packet[0] & 0xf) * 4;
+        let checksum = netstage_wire::checksum::checksum(&packet[..length]);
+        packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    };
+    let mut unicast = path.clone();
+    sum(&mut unicast);
+    path.splice(v4::HEADER..v4::HEADER, [0x94, 4, 0, 0]);
+    path[0] += 1;
+    let length = path.len() as u16;
+    path[2..4].copy_from_slice(&length.to_be_bytes());
+    sum(&mut path);
     setup.sent(PacketProtocol::V4, &path);
     setup.router.set_interface(0, IncomingInterface { rsvp: true, ..interface(0, true) });
     let local = ForwardingVerdict::Local { start: ROOM, kind: PacketProtocol::V4 };
     assert_eq!(setup.forward(PacketProtocol::V4, &path).0, local);
     setup.sent(PacketProtocol::V4, &v4([10, 1, 0, 1], 64, 0));
+    setup.sent(PacketProtocol::V4, &unicast);
     // In an LSP, it belongs to other routers.
     let (verdict, _) = setup.forward(PacketProtocol::Mpls, &labeled(&[entry(300, 64)], &path));
     assert!(matches!(verdict, ForwardingVerdict::Send { .. }), "{verdict:?}");

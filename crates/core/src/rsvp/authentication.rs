@@ -6,7 +6,11 @@
 //!
 //! Both directions may have the same key, and the digest does not cover IP addresses. So that a router recognizes its own
 //! messages when somebody sends them back, its numbers contain a mark that only it can compute.
+//!
+//! Two routers that signal a repaired LSP through a bypass LSP are on no common link. A message between them is signed with
+//! the key of the interface on which it leaves, and accepted if the interface on which it arrives has the same key.
 
+use super::route::contains;
 use super::{RsvpInterface, RsvpNeighbor, RsvpTransmit};
 use crate::secret::equal;
 use crate::time::{Duration, Instant};
@@ -26,8 +30,8 @@ const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_NEIGHBORS: usize = 256;
 /// Bits of a sequence number that mark its sender. The others are the time in units of 66 us.
 const MARK_BITS: u32 = 16;
-/// A challenge and its response do not leave the link.
-const TTL: u8 = 1;
+/// A challenge and its response do not leave the link, unless the neighbor is on none.
+const LINK_TTL: u8 = 1;
 
 /// Key of an interface, shared by all its neighbors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +49,7 @@ pub enum RsvpReception {
     Accept,
     /// Drop it.
     Drop,
-    /// Drop it and send this challenge to its sender.
+    /// Drop it and send this challenge to its sender. Both answers may need a [next hop](super::RsvpSpeaker::routed).
     Challenge(RsvpTransmit),
     /// It was a challenge. Send this response, then repeat the messages to the neighbor, which has dropped them
     /// ([`RsvpSpeaker::repeat`](super::RsvpSpeaker::repeat)).
@@ -79,6 +83,8 @@ pub struct RsvpAuthenticationCounters {
 #[derive(Clone, Debug)]
 struct Protected {
     address: Ipv4Addr,
+    /// Prefix length of its subnet, bits.
+    length: u8,
     /// The first key signs; all are accepted.
     keys: Vec<RsvpKey>,
 }
@@ -101,6 +107,8 @@ impl Association {
 /// Authentication on the interfaces of a speaker. Interfaces without keys send and accept messages as they are.
 #[derive(Clone, Debug)]
 pub struct RsvpAuthentication {
+    /// Router ID.
+    router: Ipv4Addr,
     digest: RsvpDigest,
     /// Secret of cookies and marks.
     secret: [u8; DIGEST],
@@ -117,10 +125,11 @@ pub struct RsvpAuthentication {
 }
 
 impl RsvpAuthentication {
-    /// Creates the authentication of a speaker. `epoch` is the time at [`Instant::ZERO`], nanoseconds since 1970;
-    /// `secret` is random, and unknown to others.
-    pub fn new(digest: RsvpDigest, epoch: u64, secret: [u8; DIGEST]) -> RsvpAuthentication {
+    /// Creates the authentication of the speaker with a router ID. `epoch` is the time at [`Instant::ZERO`], nanoseconds
+    /// since 1970; `secret` is random, and unknown to others.
+    pub fn new(router: Ipv4Addr, digest: RsvpDigest, epoch: u64, secret: [u8; DIGEST]) -> RsvpAuthentication {
         RsvpAuthentication {
+            router,
             digest,
             secret,
             epoch,
@@ -134,7 +143,7 @@ impl RsvpAuthentication {
 
     /// Sets the keys of an interface. The first one signs, and all are accepted.
     pub fn set_interface(&mut self, number: u32, interface: &RsvpInterface, keys: Vec<RsvpKey>) {
-        let protected = Protected { address: interface.address, keys };
+        let protected = Protected { address: interface.address, length: interface.length, keys };
         if protected.keys.is_empty() {
             self.interfaces.remove(&number);
         } else {
@@ -148,12 +157,17 @@ impl RsvpAuthentication {
     }
 
     /// Signs a message that the speaker sends. Each transmission has its own sequence number.
-    pub fn sign(&mut self, now: Instant, mut transmit: RsvpTransmit) -> RsvpTransmit {
-        if !self.interfaces.contains_key(&transmit.to.interface) {
+    pub fn sign(&mut self, now: Instant, transmit: RsvpTransmit) -> RsvpTransmit {
+        self.sign_on(now, transmit.to.interface, transmit)
+    }
+
+    /// Signs a message with the key of an interface.
+    fn sign_on(&mut self, now: Instant, interface: u32, mut transmit: RsvpTransmit) -> RsvpTransmit {
+        if !self.interfaces.contains_key(&interface) {
             return transmit;
         }
         let sequence = self.next_sequence(now);
-        let key = &self.interfaces[&transmit.to.interface].keys[0];
+        let key = &self.interfaces[&interface].keys[0];
         let integrity = Integrity { flags: HANDSHAKE, key: key.number, sequence, digest: [0; DIGEST] };
         let length = transmit.bytes.len();
         transmit.bytes.resize(length + INTEGRITY, 0);
@@ -180,9 +194,13 @@ impl RsvpAuthentication {
         let Some(protected) = self.interfaces.get(&interface) else { return RsvpReception::Accept };
         // The speaker counts malformed messages.
         let Ok(packet) = RsvpPacket::new(bytes) else { return RsvpReception::Accept };
-        let from = RsvpNeighbor { interface, address: sender(&packet).unwrap_or(source) };
+        let address = sender(&packet).unwrap_or(source);
+        let from = match contains(protected.address, protected.length, address) {
+            true => RsvpNeighbor { interface, address },
+            false => RsvpNeighbor::remote(address),
+        };
         if packet.kind == kind::INTEGRITY_CHALLENGE {
-            return self.respond(now, from, &packet);
+            return self.respond(now, interface, from, &packet);
         }
         let Some(Object::Integrity(integrity)) = first(&packet) else {
             self.counters.unauthenticated += 1;
@@ -268,10 +286,16 @@ impl RsvpAuthentication {
     }
 
     /// Answers a challenge. Challenges are not authenticated, so their rate is limited.
-    fn respond(&mut self, now: Instant, from: RsvpNeighbor, packet: &RsvpPacket<'_>) -> RsvpReception {
+    fn respond(
+        &mut self,
+        now: Instant,
+        interface: u32,
+        from: RsvpNeighbor,
+        packet: &RsvpPacket<'_>,
+    ) -> RsvpReception {
         let Some(challenge) = challenge(packet) else { return RsvpReception::Drop };
         let signs = |protected: &Protected| protected.keys[0].number == challenge.key;
-        if !self.interfaces.get(&from.interface).is_some_and(signs) {
+        if !self.interfaces.get(&interface).is_some_and(signs) {
             self.counters.unknown_key += 1;
             return RsvpReception::Drop;
         }
@@ -285,20 +309,23 @@ impl RsvpAuthentication {
         };
         self.responses.insert(from, now);
         self.counters.responses += 1;
-        RsvpReception::Respond(self.sign(now, message))
+        RsvpReception::Respond(self.sign_on(now, interface, message))
     }
 
     /// Returns a message with a challenge; `None` if the cookie is too long.
     fn message(&self, to: RsvpNeighbor, kind: u8, challenge: &Challenge<'_>) -> Option<RsvpTransmit> {
-        let source = self.interfaces.get(&to.interface)?.address;
+        let (source, ttl) = match to.is_remote() {
+            true => (self.router, u8::MAX),
+            false => (self.interfaces.get(&to.interface)?.address, LINK_TTL),
+        };
         let mut buffer = [0; 128];
         let write = |buffer| {
-            let mut writer = RsvpWriter::new(buffer, kind, 0, TTL)?;
+            let mut writer = RsvpWriter::new(buffer, kind, 0, ttl)?;
             writer.object(&Object::Challenge(*challenge))?;
             Ok::<_, RsvpMessageFull>(writer.finish().to_vec())
         };
         let bytes = write(&mut buffer).ok()?;
-        Some(RsvpTransmit { to, source, destination: to.address, ttl: TTL, has_router_alert: false, bytes })
+        Some(RsvpTransmit { to, source, destination: to.address, ttl, has_router_alert: false, bytes })
     }
 }
 

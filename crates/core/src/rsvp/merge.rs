@@ -58,10 +58,10 @@ impl RsvpSpeaker {
         let is_previous = |state: &LspState| {
             state.upstream.is_some_and(|upstream| upstream.neighbor.address == named.sender.address)
         };
-        !self.lsps.contains_key(&named)
-            && self
-                .senders(named.session)
-                .any(|(lsp, state)| lsp.sender.lsp == named.sender.lsp && is_previous(state))
+        let is_protected =
+            |(lsp, state): (Lsp, &LspState)| lsp.sender.lsp == named.sender.lsp && is_previous(state);
+        let is_other = !self.lsps.contains_key(&named);
+        is_other && (self.merged_lsp(named).is_some() || self.senders(named.session).any(is_protected))
     }
 
     /// Returns the LSP of a message from a previous hop.
@@ -95,7 +95,8 @@ impl RsvpSpeaker {
         };
         let candidates = || self.senders(named.session).filter(may_be_repaired);
         let exact = candidates().find(|(_, state)| is_previous(state));
-        exact.or_else(|| candidates().next()).map(|(lsp, _)| lsp)
+        let found = exact.or_else(|| candidates().next()).map(|(lsp, _)| lsp);
+        found.filter(|_| !self.lsps.contains_key(&named))
     }
 
     /// Forgets the previous hop at the other end of the bypass LSP.

@@ -428,9 +428,9 @@ impl RsvpSpeaker {
     pub fn poll_transmit(&mut self) -> Option<RsvpTransmit> {
         loop {
             let transmit = self.transmits.pop_front()?;
-            if let Some(to) = self.next_hop_to(transmit.to) {
+            if let Some(transmit) = self.routed(transmit) {
                 self.counters.sent += 1;
-                return Some(RsvpTransmit { to, ..transmit });
+                return Some(transmit);
             }
         }
     }

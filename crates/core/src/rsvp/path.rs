@@ -77,7 +77,8 @@ impl RsvpSpeaker {
         // A sender has one previous hop at a time: another one is a loop, or a new route before the old one has ended.
         let is_elsewhere =
             state.is_some_and(|state| state.upstream.is_none_or(|upstream| upstream.neighbor != from));
-        let is_own = self.is_local(lsp.sender.address);
+        let is_repaired = self.lsp_from_downstream(lsp).is_some_and(|(_, is_backup)| is_backup);
+        let is_own = self.is_local(lsp.sender.address) || is_repaired;
         let has_passed = message.record_route.is_some_and(|route| {
             let is_here = |hop| matches!(hop, RouteHop::Ipv4 { address, .. } if self.is_local(address));
             route.hops().any(is_here)

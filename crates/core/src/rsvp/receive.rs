@@ -12,7 +12,8 @@ use netstage_wire::rsvp::object::{ACK_DESIRED, MessageId, Object};
 use netstage_wire::rsvp::{RsvpPacket, kind};
 
 impl RsvpSpeaker {
-    /// Handles a received message: the payload of an IP packet with protocol 46 and this source address.
+    /// Handles a received message: the payload of an IP packet with protocol 46 and this source address. The packet has the
+    /// router alert option, or [is addressed](RsvpSpeaker::is_local) to this router.
     pub fn handle_packet(&mut self, now: Instant, interface: u32, source: Ipv4Addr, bytes: &[u8]) {
         if !self.interfaces.contains_key(&interface) {
             self.counters.wrong_interface += 1;

@@ -46,7 +46,7 @@ impl RsvpSpeaker {
         let Some(next) = next else { return true };
         let Some(bypass) = self.bypasses.get(&failed.address) else { return false };
         let merge_point = RsvpNeighbor::remote(bypass.merge_point);
-        let sender = Sender { address: self.backup_address(lsp, next), ..lsp.sender };
+        let Some(sender) = self.backup_sender(lsp, next) else { return false };
         self.forget(now, failed, Slot::Path(lsp));
         let reduces = self.neighbors.get(&failed).map(|neighbor| neighbor.reduces_refreshes);
         self.use_neighbor(now, merge_point, false, reduces);
@@ -58,12 +58,11 @@ impl RsvpSpeaker {
         true
     }
 
-    /// Returns the sender address of the messages of a repaired LSP. It differs from that of the ingress, which may be this
-    /// router.
-    fn backup_address(&self, lsp: Lsp, next: &Downstream) -> Ipv4Addr {
-        let interfaces = self.interfaces.values().map(|interface| interface.address);
-        let differs = |address: &Ipv4Addr| *address != lsp.sender.address;
-        core::iter::once(next.address).chain(interfaces).find(differs).unwrap_or(self.config.router)
+    /// Returns the sender in the messages of a repaired LSP. It differs from that of the ingress, which may be this router.
+    fn backup_sender(&self, lsp: Lsp, next: &Downstream) -> Option<Sender> {
+        let own = core::iter::once(next.address).chain(self.addresses());
+        let mut senders = own.map(|address| Sender { address, ..lsp.sender });
+        senders.find(|sender| self.lsp_from_downstream(Lsp { sender: *sender, ..lsp }).is_none())
     }
 
     /// Signals repaired LSPs over the link again whose next hops work again, and may have lost them.

@@ -1,6 +1,6 @@
 //! Processing of explicit routes (RFC 3209 section 4.3.4.1): selection of the next hop of an LSP.
 
-use super::{RsvpBypass, RsvpNeighbor, RsvpSpeaker};
+use super::{RsvpBypass, RsvpNeighbor, RsvpSpeaker, RsvpTransmit};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
@@ -80,7 +80,8 @@ impl RsvpSpeaker {
         core::iter::once(self.config.router).chain(interfaces)
     }
 
-    pub(super) fn is_local(&self, address: Ipv4Addr) -> bool {
+    /// Returns whether an address belongs to this router.
+    pub fn is_local(&self, address: Ipv4Addr) -> bool {
         self.config.endpoints.contains_key(&address) || self.addresses().any(|own| own == address)
     }
 
@@ -92,16 +93,19 @@ impl RsvpSpeaker {
         (!self.is_local(address)).then_some(RsvpNeighbor { interface: *interface, address })
     }
 
-    /// Returns the neighbor to which messages to another one are sent. Those to the end of a bypass LSP begin on its way.
-    pub(super) fn next_hop_to(&self, to: RsvpNeighbor) -> Option<RsvpNeighbor> {
-        if !to.is_remote() {
-            return Some(to);
+    /// Sets the next hop of a message to a router that is on no link of this one. A message to the end of a bypass LSP begins
+    /// on its way. Returns `None` without a route. Other messages are unchanged.
+    pub fn routed(&self, transmit: RsvpTransmit) -> Option<RsvpTransmit> {
+        let router = transmit.to.address;
+        if !transmit.to.is_remote() {
+            return Some(transmit);
         }
         let is_usable = |bypass: &&RsvpBypass| {
-            bypass.merge_point == to.address && self.interfaces.contains_key(&bypass.next_hop.interface)
+            bypass.merge_point == router && self.interfaces.contains_key(&bypass.next_hop.interface)
         };
         let bypass = self.bypasses.values().find(is_usable).map(|bypass| bypass.next_hop);
-        bypass.or_else(|| self.route_to(to.address))
+        let to = bypass.or_else(|| self.route_to(router))?;
+        Some(RsvpTransmit { to, ..transmit })
     }
 
     /// Returns the next hop to an address: the neighbor itself, or by the longest prefix.

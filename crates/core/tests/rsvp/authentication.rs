@@ -55,7 +55,8 @@ fn keys(secrets: &[&str]) -> Vec<RsvpKey> {
 fn authentication(router: usize, instance: u64, secrets: &[&str]) -> RsvpAuthentication {
     let mut secret = [0; 16];
     secret[..8].copy_from_slice(&(instance << 1 | router as u64).to_be_bytes());
-    let mut authentication = RsvpAuthentication::new(digest, 1_700_000_000_000_000_000, secret);
+    let id = Ipv4Addr::new(10, 255, 0, router as u8);
+    let mut authentication = RsvpAuthentication::new(id, digest, 1_700_000_000_000_000_000, secret);
     let interface = RsvpInterface { address: ADDRESSES[router], length: 24, bandwidth: None };
     authentication.set_interface(1, &interface, keys(secrets));
     authentication
@@ -283,4 +284,37 @@ fn a_neighbor_gets_the_messages_again_that_it_has_dropped() {
     let is_up = |event| matches!(event, RsvpEvent::Up { .. });
     assert!(std::iter::from_fn(|| speakers[0].poll_event()).any(is_up));
     assert!(routers.iter().all(|router| router.counters().responses == 1));
+}
+
+/// Two routers on no common link, which signal a repaired LSP.
+#[test]
+fn messages_between_links_need_a_common_key() {
+    let now = Instant(1);
+    let id = |router: usize| Ipv4Addr::new(10, 255, 0, router as u8);
+    let path = |router| {
+        let session = Object::Session(Session { endpoint: ADDRESSES[1], tunnel: 1, extended: 0 });
+        let hop = Object::Hop(Hop { address: id(router), interface: 0 });
+        let sender = Object::SenderTemplate(Sender { address: ADDRESSES[0], lsp: 1 });
+        transmit(router, written(kind::PATH_TEAR, &[session, hop, sender]))
+    };
+    let mut routers = [authentication(0, 0, &["secret"]), authentication(1, 0, &["secret"])];
+    let plain = path(0).bytes;
+    assert_eq!(routers[1].receive(now, 1, id(0), &plain), RsvpReception::Drop);
+    let other = authentication(0, 5, &["other"]).sign(now, path(0)).bytes;
+    assert_eq!(routers[1].receive(now, 1, id(0), &other), RsvpReception::Drop);
+    assert_eq!((routers[1].counters().unauthenticated, routers[1].counters().wrong_digest), (1, 1));
+    let signed = routers[0].sign(now, path(0)).bytes;
+    let RsvpReception::Challenge(challenge) = routers[1].receive(now, 1, id(0), &signed) else {
+        panic!("not challenged");
+    };
+    assert_eq!((challenge.source, challenge.destination, challenge.ttl), (id(1), id(0), 255));
+    let RsvpReception::Respond(response) = routers[0].receive(now, 1, challenge.source, &challenge.bytes)
+    else {
+        panic!("no response");
+    };
+    assert_eq!((response.source, response.destination, response.ttl), (id(0), id(1), 255));
+    assert_eq!(routers[1].receive(now, 1, response.source, &response.bytes), RsvpReception::Drop);
+    let signed = routers[0].sign(now, path(0)).bytes;
+    assert_eq!(routers[1].receive(now, 1, id(0), &signed), RsvpReception::Accept);
+    assert_eq!(routers[1].receive(now, 1, id(0), &signed), RsvpReception::Drop);
 }

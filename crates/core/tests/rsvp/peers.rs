@@ -9,7 +9,9 @@ use netstage_core::rsvp::{
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::mpls::LabelValue;
 use netstage_wire::rsvp::message::RsvpMessage;
-use netstage_wire::rsvp::object::{Hop, Object, Sender, Session, Style, TokenBucket, class};
+use netstage_wire::rsvp::object::{
+    Hop, Object, Sender, Session, SessionAttribute, Style, TokenBucket, attribute_flag, class,
+};
 use netstage_wire::rsvp::route::{Route, RouteHop};
 use netstage_wire::rsvp::write::RsvpWriter;
 use netstage_wire::rsvp::{RsvpPacket, kind, routing_error};
@@ -22,6 +24,8 @@ const BUCKET: TokenBucket =
 /// Neighbors of the speaker under test, on its interfaces 1 and 2.
 const UPSTREAM: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 9);
 const DOWNSTREAM: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 9);
+/// Router ID of the neighbor upstream, which has a bypass LSP to the speaker.
+const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 255, 0, 7);
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 
 fn written(kind: u8, objects: &[Object<'_>]) -> Vec<u8> {
@@ -32,21 +36,35 @@ fn written(kind: u8, objects: &[Object<'_>]) -> Vec<u8> {
 }
 
 fn path(lsp: u32, route: &[RouteHop], recorded: &[RouteHop]) -> Vec<u8> {
+    let sender = Sender { address: Ipv4Addr::new(10, 255, 0, 8), lsp };
+    path_from(UPSTREAM, sender, 0, route, recorded)
+}
+
+/// Returns a Path message of a previous hop, with flags of its SESSION_ATTRIBUTE.
+fn path_from(hop: Ipv4Addr, sender: Sender, flags: u8, route: &[RouteHop], recorded: &[RouteHop]) -> Vec<u8> {
+    let attribute = SessionAttribute { affinities: None, setup: 7, holding: 7, flags, name: b"name" };
     let encode = |hops: &[RouteHop]| hops.iter().flat_map(|hop| hop.to_bytes().unwrap()).collect::<Vec<u8>>();
     let (route, recorded) = (encode(route), encode(recorded));
     written(
         kind::PATH,
         &[
             Object::Session(SESSION),
-            Object::Hop(Hop { address: UPSTREAM, interface: 5 }),
+            Object::Hop(Hop { address: hop, interface: 5 }),
             Object::TimeValues(30_000),
             Object::ExplicitRoute(Route::new(&route, class::EXPLICIT_ROUTE).unwrap()),
             Object::LabelRequest(0x800),
-            Object::SenderTemplate(Sender { address: Ipv4Addr::new(10, 255, 0, 8), lsp }),
+            Object::SessionAttribute(attribute),
+            Object::SenderTemplate(sender),
             Object::SenderTspec(BUCKET),
             Object::RecordRoute(Route::new(&recorded, class::RECORD_ROUTE).unwrap()),
         ],
     )
+}
+
+/// Returns a Path message of a repaired LSP: from the router `plr`, whose address on the failed link is `sender`.
+fn backup(plr: Ipv4Addr, sender: Ipv4Addr, lsp: u32) -> Vec<u8> {
+    let flags = attribute_flag::LOCAL_PROTECTION;
+    path_from(plr, Sender { address: sender, lsp }, flags, &[RouteHop::strict(config(1).router)], &[])
 }
 
 fn resv(lsp: u32, label: LabelValue, handle: u32) -> Vec<u8> {
@@ -290,14 +308,126 @@ fn reservations_that_cannot_be_used_are_refused() {
     assert_eq!((speaker.counters().wrong_hop, speaker.counters().no_label), (1, 1));
 }
 
+/// A speaker with a protected LSP, which is reserved.
+fn merge_point(config: RsvpConfig) -> (RsvpSpeaker, LabelValue) {
+    let mut speaker = speaker(config, None);
+    let sender = Sender { address: Ipv4Addr::new(10, 255, 0, 8), lsp: 1 };
+    let path = path_from(UPSTREAM, sender, attribute_flag::LOCAL_PROTECTION, &through(), &[]);
+    speaker.handle_packet(START, 1, UPSTREAM, &path);
+    speaker.handle_packet(START, 2, DOWNSTREAM, &resv(1, LabelValue::new(50).unwrap(), 2));
+    let next_hop = RsvpNeighbor { interface: 2, address: DOWNSTREAM };
+    speaker.set_route(START, REMOTE, 32, Some(next_hop));
+    sent(&mut speaker);
+    let label = speaker.lsps().next().unwrap().incoming.unwrap();
+    (speaker, label)
+}
+
+#[test]
+fn a_repaired_lsp_is_reserved_for_its_previous_hop() {
+    let (mut speaker, label) = merge_point(config(1));
+    speaker.handle_packet(START, 2, REMOTE, &backup(REMOTE, UPSTREAM, 1));
+    let answers = sent(&mut speaker);
+    let [answer] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!(
+        (answer.to.address, answer.destination, answer.source),
+        (DOWNSTREAM, REMOTE, config(1).router)
+    );
+    assert!(!answer.has_router_alert);
+    let packet = RsvpPacket::new(&answer.bytes).unwrap();
+    let message = RsvpMessage::new(&packet).unwrap();
+    let flow = message.flows().next().unwrap();
+    assert_eq!((message.kind, flow.label, flow.sender.address), (kind::RESV, Some(label), UPSTREAM));
+    assert_eq!(message.hop, Some(Hop { address: config(1).router, interface: 5 }));
+    assert_eq!(speaker.count(), 1, "it is the same LSP");
+    // The refreshes of the previous hop keep it, and end it.
+    for second in (20..=400).step_by(20) {
+        let now = START + Duration::from_secs(second);
+        speaker.handle_packet(now, 2, DOWNSTREAM, &resv(1, LabelValue::new(50).unwrap(), 2));
+        speaker.handle_packet(now, 2, REMOTE, &backup(REMOTE, UPSTREAM, 1));
+        speaker.handle_timeout(now);
+    }
+    assert_eq!((speaker.count(), speaker.counters().path_timeouts), (1, 0));
+    let end = START + Duration::from_secs(600);
+    while speaker.poll_timeout() <= end {
+        speaker.handle_timeout(speaker.poll_timeout());
+    }
+    assert_eq!((speaker.count(), speaker.counters().path_timeouts), (0, 1));
+}
+
+#[test]
+fn wrong_paths_of_repaired_lsps_are_counted() {
+    let stranger = Ipv4Addr::new(192, 0, 2, 1);
+    let same_link = Ipv4Addr::new(10, 0, 1, 77);
+    let (speaker, _) = merge_point(config(1));
+    for (reason, bytes) in [
+        ("another LSP ID", backup(REMOTE, UPSTREAM, 2)),
+        ("another router on the link as the sender", backup(REMOTE, same_link, 1)),
+        ("the sender of the protected LSP itself", backup(REMOTE, Ipv4Addr::new(10, 255, 0, 8), 1)),
+    ] {
+        let mut speaker = speaker.clone();
+        speaker.handle_packet(START, 2, stranger, &bytes);
+        assert_eq!((speaker.counters().wrong_backup, speaker.neighbors()), (1, 2), "{reason}");
+        assert_eq!((sent(&mut speaker), events(&mut speaker).len()), (vec![], 1), "{reason}");
+    }
+    // An LSP without protection.
+    let mut plain = self::speaker(config(1), None);
+    plain.handle_packet(START, 1, UPSTREAM, &path(1, &through(), &[]));
+    plain.handle_packet(START, 2, REMOTE, &backup(REMOTE, UPSTREAM, 1));
+    assert_eq!((plain.count(), plain.counters().wrong_backup), (1, 1));
+    // A second router.
+    let mut taken = speaker.clone();
+    for plr in [REMOTE, stranger, REMOTE] {
+        taken.handle_packet(START, 2, plr, &backup(plr, UPSTREAM, 1));
+    }
+    taken.handle_packet(START, 2, stranger, &backup(stranger, stranger, 1));
+    assert_eq!(taken.counters().wrong_backup, 2);
+    // Only the first router can end the LSP.
+    let tear = |plr| {
+        let hop = Object::Hop(Hop { address: plr, interface: 5 });
+        let sender = Object::SenderTemplate(Sender { address: UPSTREAM, lsp: 1 });
+        written(kind::PATH_TEAR, &[Object::Session(SESSION), hop, sender, Object::SenderTspec(BUCKET)])
+    };
+    taken.handle_packet(START, 2, stranger, &tear(stranger));
+    assert_eq!((taken.count(), taken.counters().wrong_hop), (1, 1));
+    taken.handle_packet(START, 2, REMOTE, &tear(REMOTE));
+    assert_eq!(taken.count(), 0);
+    // The number of routers is bounded.
+    let (mut limited, _) = merge_point(RsvpConfig { max_neighbors: 1, ..config(1) });
+    let sender = Sender { address: Ipv4Addr::new(10, 255, 0, 8), lsp: 2 };
+    let second = path_from(UPSTREAM, sender, attribute_flag::LOCAL_PROTECTION, &through(), &[]);
+    limited.handle_packet(START, 1, UPSTREAM, &second);
+    for (plr, lsp) in [(REMOTE, 1), (stranger, 2)] {
+        limited.handle_packet(START, 2, plr, &backup(plr, UPSTREAM, lsp));
+    }
+    assert_eq!((limited.neighbors(), limited.counters().limited), (3, 1));
+}
+
+/// The router ID of the previous hop is its address on another link.
+#[test]
+fn the_previous_hop_of_a_repaired_lsp_may_be_a_neighbor() {
+    let (mut speaker, _) = merge_point(config(1));
+    let plr = Ipv4Addr::new(10, 0, 2, 7);
+    speaker.handle_packet(START, 2, plr, &backup(plr, UPSTREAM, 1));
+    let answers = sent(&mut speaker);
+    assert_eq!(answers.len(), 1);
+    assert_eq!((answers[0].to.address, answers[0].destination), (plr, plr));
+    assert_eq!((speaker.count(), speaker.counters().loops), (1, 0));
+}
+
 #[test]
 fn arbitrary_messages_leave_no_state() {
     let mut random = RandomStream::new(1, "arbitrary messages");
-    let messages = [path(1, &through(), &[]), resv(1, LabelValue::new(50).unwrap(), 2)];
+    let protected = Sender { address: Ipv4Addr::new(10, 255, 0, 8), lsp: 1 };
+    let messages = [
+        path(1, &through(), &[]),
+        resv(1, LabelValue::new(50).unwrap(), 2),
+        path_from(UPSTREAM, protected, attribute_flag::LOCAL_PROTECTION, &through(), &[]),
+        backup(REMOTE, UPSTREAM, 1),
+    ];
     let mut speaker = speaker(config(1), Some(9_000));
     let mut now = START;
     for _ in 0..50_000 {
-        let mut bytes = messages[random.below(2) as usize].clone();
+        let mut bytes = messages[random.below(4) as usize].clone();
         for _ in 0..random.below(4) {
             let at = 1 + random.below(bytes.len() as u64 - 1) as usize;
             bytes[at] = random.below(256) as u8;

@@ -7,8 +7,8 @@ use netstage_host::log::{Level, Log};
 use netstage_host::netns::Namespace;
 use netstage_host::startup_error::StartupError;
 use netstage_routing::rsvp::{
-    self, LspStatus, RsvpAuthenticationCounters, RsvpCommand, RsvpConfig, RsvpCounters, RsvpEvent,
-    RsvpNeighbor, RsvpNextHop, RsvpPlace, RsvpReport, RsvpSockets,
+    self, LspStatus, RsvpAuthenticationCounters, RsvpBypass, RsvpCommand, RsvpConfig, RsvpCounters,
+    RsvpEvent, RsvpNeighbor, RsvpNextHop, RsvpPlace, RsvpReport, RsvpSockets,
 };
 use netstage_routing::source::path::{
     Destination, InterfaceNeighbor, LabelAction, RoutePath, SourceChange, TablePrefix,
@@ -283,16 +283,19 @@ impl Rsvp {
     fn remove(&mut self, number: u16) -> Option<Tunnel> {
         let removed = self.tunnels.remove(&number)?;
         if let Some(neighbor) = removed.settings.protects {
-            self.command(RsvpCommand::SetBypass(neighbor, false));
+            self.command(RsvpCommand::SetBypass(neighbor, None));
         }
         Some(removed)
     }
 
-    /// Passes the state of a bypass LSP to the speaker.
+    /// Passes a bypass LSP, or its end, to the speaker.
     fn announce_bypass(&self, number: u16) {
         let Some(tunnel) = self.tunnels.get(&number) else { return };
         if let Some(neighbor) = tunnel.settings.protects {
-            self.command(RsvpCommand::SetBypass(neighbor, tunnel.in_use.is_some()));
+            let bypass = tunnel
+                .in_use
+                .map(|(lsp, to)| RsvpBypass { merge_point: lsp.session.endpoint, next_hop: to.neighbor });
+            self.command(RsvpCommand::SetBypass(neighbor, bypass));
         }
     }
 
@@ -412,6 +415,12 @@ pub(super) fn counters(
         ("malformed", Error, c.malformed, "RSVP message that cannot be decoded."),
         ("wrong_interface", Error, c.wrong_interface, "RSVP message on an interface without RSVP-TE."),
         ("wrong_hop", Error, c.wrong_hop, "RSVP message from a router that is not a hop of the LSP."),
+        (
+            "wrong_backup",
+            Error,
+            c.wrong_backup,
+            "Path from a router on no link, for no LSP that the previous hop may have repaired.",
+        ),
         ("stale", Info, c.stale, "RSVP message older than the last one."),
         ("unknown_lsp", Warning, c.unknown_lsp, "RSVP message for an LSP that does not exist."),
         ("loops", Error, c.loops, "Path refused because of a loop."),

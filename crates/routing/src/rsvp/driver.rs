@@ -1,6 +1,6 @@
 //! Sockets and timers of a speaker.
 
-use super::interface::Interface;
+use super::interface::{Interface, Received};
 use super::{RsvpCommand, RsvpFault, RsvpReport, RsvpSnapshot, RsvpSockets};
 use crate::epoch::now_since;
 use hmac::{Hmac, Mac as _};
@@ -52,9 +52,10 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
         epoch: std::time::Instant,
         handle: H,
     ) -> io::Result<Driver<H>> {
+        let authentication = authentication(config.router, epoch)?;
         let mut driver = Driver {
             speaker: RsvpSpeaker::new(config),
-            authentication: authentication(epoch)?,
+            authentication,
             interfaces: Vec::new(),
             next_check: Instant::ZERO,
             tunnels: BTreeSet::new(),
@@ -142,9 +143,7 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
                 self.speaker.set_route(now, network, length, next_hop);
             }
             RsvpCommand::FailNeighbor(neighbor) => self.speaker.fail_neighbor(now, neighbor),
-            RsvpCommand::SetBypass(neighbor, is_established) => {
-                self.speaker.set_bypass(now, neighbor, is_established);
-            }
+            RsvpCommand::SetBypass(neighbor, bypass) => self.speaker.set_bypass(now, neighbor, bypass),
             RsvpCommand::Show(answer) => {
                 // The requester may have stopped waiting.
                 let _ = answer.send(RsvpSnapshot {
@@ -163,19 +162,27 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
             let Driver { speaker, authentication, interfaces, .. } = self;
             let Some(interface) = &mut interfaces[position] else { continue };
             let (number, mut answers) = (position as u32 + 1, Vec::new());
-            let mut each = |source: Ipv4Addr, message: &[u8]| match authentication
-                .receive(now, number, source, message)
-            {
-                RsvpReception::Accept => speaker.handle_packet(now, number, source, message),
-                RsvpReception::Drop => {}
-                RsvpReception::Challenge(challenge) => answers.push(challenge),
-                RsvpReception::Respond(response) => {
-                    speaker.repeat(response.to);
-                    answers.push(response);
+            let mut each = |packet: Received<'_>| {
+                let Received { source, destination, has_options, message } = packet;
+                if !has_options && !speaker.is_local(destination) {
+                    return;
+                }
+                match authentication.receive(now, number, source, message) {
+                    RsvpReception::Accept => speaker.handle_packet(now, number, source, message),
+                    RsvpReception::Drop => {}
+                    RsvpReception::Challenge(challenge) => answers.push(challenge),
+                    RsvpReception::Respond(response) => {
+                        speaker.repeat(response.to);
+                        answers.push(response);
+                    }
                 }
             };
             let received = interface.receive(&mut each);
-            answers.iter().for_each(|answer| self.send(answer));
+            for answer in answers {
+                if let Some(answer) = self.speaker.routed(answer) {
+                    self.send(&answer);
+                }
+            }
             if let Err(error) = received {
                 self.fail(position, &error);
             }
@@ -202,7 +209,7 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
             }
             let opened = Interface::open(&self.place.namespace, place);
             // An interface that is down is opened as well, and fails at the first read.
-            let usable = opened.and_then(|mut one| one.receive(&mut |_, _| {}).map(|()| one));
+            let usable = opened.and_then(|mut one| one.receive(&mut |_| {}).map(|()| one));
             if let Ok(interface) = usable {
                 self.interfaces[position] = Some(interface);
                 self.speaker.set_interface(now, position as u32 + 1, settings(place));
@@ -234,12 +241,12 @@ impl<H: FnMut(Instant, Vec<RsvpReport>)> Driver<H> {
 }
 
 /// Returns the authentication of a speaker, with a clock that began at `epoch`.
-fn authentication(epoch: std::time::Instant) -> io::Result<RsvpAuthentication> {
+fn authentication(router: Ipv4Addr, epoch: std::time::Instant) -> io::Result<RsvpAuthentication> {
     let started = SystemTime::now() - epoch.elapsed();
     let since_1970 = started.duration_since(UNIX_EPOCH).unwrap_or_default();
     let secret = PresharedKey::generate().map_err(io::Error::other)?;
     let secret = *secret.bytes().first_chunk().expect("a key has 128 bits");
-    Ok(RsvpAuthentication::new(hmac_md5, since_1970.as_nanos() as u64, secret))
+    Ok(RsvpAuthentication::new(router, hmac_md5, since_1970.as_nanos() as u64, secret))
 }
 
 /// HMAC-MD5 (RFC 2104), which RFC 2747 requires.

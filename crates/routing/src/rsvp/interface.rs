@@ -32,6 +32,17 @@ pub(super) struct Interface {
     raw: Socket,
 }
 
+/// A received packet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Received<'a> {
+    pub source: Ipv4Addr,
+    pub destination: Ipv4Addr,
+    /// The packet has IP options, such as router alert.
+    pub has_options: bool,
+    /// RSVP message.
+    pub message: &'a [u8],
+}
+
 /// Program of classic BPF that accepts unfragmented IPv4 packets with protocol 46 which are sent to the interface's own
 /// MAC address, if it has one.
 fn filter() -> [SockFilter; 10] {
@@ -75,8 +86,8 @@ impl Interface {
         self.ready.poll_read_ready(context).map(drop)
     }
 
-    /// Passes the source address and the message of received packets to `each`.
-    pub(super) fn receive(&mut self, each: &mut dyn FnMut(Ipv4Addr, &[u8])) -> io::Result<()> {
+    /// Passes received packets to `each`.
+    pub(super) fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<()> {
         // The guard precedes the read, so that a packet that arrives in the meantime sets the readiness again.
         let mut context = Context::from_waker(Waker::noop());
         let guard = match self.ready.poll_read_ready(&mut context) {
@@ -84,8 +95,8 @@ impl Interface {
             Poll::Pending => None,
         };
         let count = self.frames.receive(BATCH, &mut |received| {
-            if let Some((source, message)) = message(received.frame) {
-                each(source, message);
+            if let Some(packet) = parse(received.frame) {
+                each(packet);
             }
         })?;
         if let Some(mut guard) = guard.filter(|_| count == 0) {
@@ -113,13 +124,18 @@ fn raw_socket(name: &str) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Returns the source address and the RSVP message of a frame.
-fn message(frame: &[u8]) -> Option<(Ipv4Addr, &[u8])> {
+/// Returns the RSVP packet of a frame.
+fn parse(frame: &[u8]) -> Option<Received<'_>> {
     let packet = v4::View::new(frame.get(ethernet::HEADER..)?).ok()?;
     if packet.protocol() != PROTOCOL || !packet.is_checksum_valid() {
         return None;
     }
-    Some((packet.source(), packet.packet().get(packet.header_length()..)?))
+    Some(Received {
+        source: packet.source(),
+        destination: packet.destination(),
+        has_options: !packet.options().is_empty(),
+        message: packet.packet().get(packet.header_length()..)?,
+    })
 }
 
 /// Returns the IP packet of a message. The kernel sets its length, identification and checksum.
@@ -164,7 +180,12 @@ mod tests {
         assert_eq!((view.options(), view.ttl(), view.protocol()), (&ROUTER_ALERT[..], 63, PROTOCOL));
         assert_eq!((view.source(), view.destination()), (transmit.source, transmit.destination));
         assert_eq!((view.header_length(), bytes.len()), (24, 32));
-        let plain = packet(&RsvpTransmit { has_router_alert: false, ..transmit });
-        assert_eq!(message(&[&[0; 14][..], &plain].concat()), Some((address, &[1; 8][..])));
+        let plain = packet(&RsvpTransmit { has_router_alert: false, ..transmit.clone() });
+        for (bytes, has_options) in [(bytes, true), (plain, false)] {
+            let frame = [&[0; 14][..], &bytes].concat();
+            let destination = transmit.destination;
+            let expected = Received { source: address, destination, has_options, message: &[1; 8] };
+            assert_eq!(parse(&frame), Some(expected));
+        }
     }
 }

@@ -6,7 +6,8 @@
 //!       ◀── Report ───
 //! ```
 //! Path messages are addressed to the egress. They are received at the link layer, whatever the kernel does with packets
-//! to other hosts; a raw socket with the router alert option (RFC 2113) prevents the kernel from forwarding them.
+//! to other hosts; a raw socket with the router alert option (RFC 2113) prevents the kernel from forwarding them. Packets
+//! to other hosts without this option are left to the host.
 //!
 //! The protocol is implemented by the speaker; this module provides sockets and timers.
 
@@ -14,8 +15,8 @@ mod driver;
 mod interface;
 
 pub use netstage_core::rsvp::{
-    LspStatus, RsvpAuthenticationCounters, RsvpConfig, RsvpCounters, RsvpEvent, RsvpKey, RsvpNeighbor,
-    RsvpNextHop, TunnelRequest,
+    LspStatus, RsvpAuthenticationCounters, RsvpBypass, RsvpConfig, RsvpCounters, RsvpEvent, RsvpKey,
+    RsvpNeighbor, RsvpNextHop, TunnelRequest,
 };
 pub use netstage_wire::rsvp::route::RouteHop;
 
@@ -64,8 +65,8 @@ pub enum RsvpCommand {
     SetRoute(Ipv4Addr, u8, Option<RsvpNeighbor>),
     /// Reports the failure of a neighbor that another protocol has detected.
     FailNeighbor(RsvpNeighbor),
-    /// Sets whether packets to a neighbor take a bypass LSP while it or the link to it has failed.
-    SetBypass(Ipv4Addr, bool),
+    /// Sets the bypass LSP that packets to a neighbor take while it or the link to it has failed.
+    SetBypass(Ipv4Addr, Option<RsvpBypass>),
     /// Requests the state of the speaker.
     Show(oneshot::Sender<RsvpSnapshot>),
     /// Tears down all tunnels and ends the task.
