@@ -106,13 +106,13 @@ fn a_repaired_lsp_ends_and_returns_in_every_order() {
     use Change::{Link, Remove, Restart};
     for reduces_refreshes in [false, true] {
         let network = protected(3, reduces_refreshes, None);
-        let faults = budget(usize::from(!reduces_refreshes), 0, usize::from(!reduces_refreshes));
-        for changes in [
-            &[Link(1, false), Remove][..],
-            &[Link(1, false), Link(1, true), Remove],
-            &[Link(1, false), Link(2, false), Link(2, true), Link(1, true)],
-            &[Link(1, false), Link(1, true), Link(1, false)],
+        for (changes, timeouts) in [
+            (&[Link(1, false), Remove][..], 1),
+            (&[Link(1, false), Link(1, true), Remove], 0),
+            (&[Link(1, false), Link(2, false), Link(2, true), Link(1, true)], 1),
+            (&[Link(1, false), Link(1, true), Link(1, false)], 0),
         ] {
+            let faults = if reduces_refreshes { budget(0, 0, 0) } else { budget(1, 0, timeouts) };
             explore(&network, changes, faults);
         }
         for router in 0..3 {

@@ -1,10 +1,12 @@
 //! Tests of packets that take bypass LSPs when a link fails. Two sites have a direct link between their routers, and a
 //! third router on another way.
 
-use crate::router::network::{DatagramStream, TIMEOUT, TunLink, counted, state};
-use crate::router::rsvp::{MIDDLE, Row};
+use crate::router::network::{DatagramStream, TIMEOUT, TunLink, counted, socket, state};
+use crate::router::rsvp::{KEY, MIDDLE, Row};
 use crate::support::{TestProcess, within};
+use netstage_router::daemon::reload;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A row whose outer routers have a direct link, 198.51.100.1 and 198.51.100.2, protected in both directions.
 struct Triangle {
@@ -14,7 +16,12 @@ struct Triangle {
 
 impl Triangle {
     fn new(name: &str) -> Triangle {
-        let row = Row::new(name);
+        Triangle::with_keys(name, "")
+    }
+
+    /// `keys`: settings of each interface that speaks RSVP-TE.
+    fn with_keys(name: &str, keys: &'static str) -> Triangle {
+        let row = Row { keys, ..Row::new(name) };
         let link = row.world.join_by_tun("direct", "198.51.100");
         Triangle { row, link }
     }
@@ -30,13 +37,15 @@ impl Triangle {
         );
         // Labels on the direct link show that packets are in an LSP.
         self.row.configure(site, [&format!("fast_path = \"off\"\n{head}"), "egress = \"own\""], &tables);
-        let change = |name: &str, edit: &dyn Fn(String) -> String| {
-            let file = self.row.folder.join(name);
-            let text = std::fs::read_to_string(&file).unwrap();
-            std::fs::write(file, edit(text)).unwrap();
-        };
-        change(&format!("router{site}.toml"), &|text| text.replace("\"core0\"]", "\"core0\", \"direct\"]"));
-        change(&format!("fib{site}.txt"), &|text| text + routes);
+        self.edit(&format!("router{site}.toml"), |text| text.replace("\"core0\"]", "\"core0\", \"direct\"]"));
+        self.edit(&format!("fib{site}.txt"), |text| text + routes);
+    }
+
+    /// Changes a file.
+    fn edit(&self, name: &str, edit: impl Fn(String) -> String) {
+        let file = self.row.folder.join(name);
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(file, edit(text)).unwrap();
     }
 
     /// Starts the routers, and waits until the direct link is protected.
@@ -148,4 +157,74 @@ fn a_thousand_lsps_take_a_bypass_lsp() {
     assert!(end.outage.as_secs() == 0 && end.lost.len() < 5 * LSPS, "{} of {}", end.lost.len(), end.sent);
 }
 
-netstage_harness::tests![packets_take_a_bypass_lsp_when_bfd_is_silent, a_thousand_lsps_take_a_bypass_lsp];
+/// The ingress in the middle requires the direct link. Its LSP takes the bypass LSP for more than ten refresh periods, until
+/// the ingress removes it.
+fn test_lasting(name: &str, keys: &'static str) {
+    const REFRESH: Duration = Duration::from_secs(1);
+    let triangle = Triangle::with_keys(name, keys);
+    let row = &triangle.row;
+    let direct = format!("[rsvp.interface.direct]\n{keys}");
+    let tunnel = "[rsvp.tunnel.east]\nto = \"10.255.0.1\"\nroute = [\"10.1.0.1\", \"198.51.100.2\"]\n\
+                  prefixes = [\"10.0.1.2/32\"]\nlocal_protection = true\n";
+    triangle.configure(0, "", &direct, "10.0.1.0/24 via 10.1.0.2 dev core0\n");
+    triangle.configure(1, "", &direct, "");
+    let configure_middle = |tunnels: &str| {
+        row.configure(MIDDLE, ["fast_path = \"off\"", ""], tunnels);
+        triangle.edit("router2.toml", |text| text.replace("refresh = \"2 s\"", "refresh = \"1 s\""));
+    };
+    configure_middle(tunnel);
+    (0..2).for_each(|site| {
+        triangle.edit(&format!("router{site}.toml"), |text| {
+            text.replace("refresh = \"2 s\"", "refresh = \"1 s\"")
+        });
+    });
+    let _routers = triangle.start();
+    let lsp = row.wait_for_lsp(MIDDLE, None);
+    let stream = DatagramStream::start(&row.world);
+    assert!(within(TIMEOUT, || stream.sent() > 100));
+    triangle.link.set_cut(true);
+    let is_ours = |state: &netstage_router::daemon::state::LspState| state.from.octets()[3] == MIDDLE as u8;
+    let repaired = || row.lsps(0).iter().any(|state| is_ours(state) && state.lsp == lsp && state.is_repaired);
+    assert!(within(TIMEOUT, repaired));
+    let since = Instant::now();
+    let lasts = || {
+        let is_kept = row.lsps(1).iter().any(|state| is_ours(state) && state.lsp == lsp && state.is_reserved);
+        assert!(repaired() && is_kept, "after {:?}: {:?} {:?}", since.elapsed(), row.lsps(0), row.lsps(1));
+        assert_eq!(row.tunnels(MIDDLE)[0].lsp, Some(lsp));
+        since.elapsed() > REFRESH * 12
+    };
+    assert!(within(REFRESH * 20, lasts));
+    let carried = triangle.link.labeled();
+    let end = stream.end();
+    end.print();
+    assert!(end.outage < REFRESH && end.lost.len() < 2_000, "{} of {}", end.lost.len(), end.sent);
+    assert_eq!(triangle.link.labeled(), carried, "the direct link is cut");
+
+    configure_middle("");
+    reload(&socket(&row.folder, MIDDLE)).unwrap();
+    let left = || (0..2).flat_map(|site| row.lsps(site)).filter(is_ours).count();
+    // Long before the state expires.
+    assert!(within(REFRESH * 3, || left() == 0), "{:?} {:?}", row.lsps(0), row.lsps(1));
+    for site in 0..2 {
+        let state = state(&row.folder, site);
+        assert_eq!(state.tunnels.iter().filter(|tunnel| tunnel.lsp.is_some()).count(), 1, "the bypass LSP");
+        for name in ["wrong_backup", "unauthenticated", "wrong_digest", "replayed", "path_timeouts"] {
+            assert_eq!(counted(&state, "rsvp", name), 0, "{name} at site {site}");
+        }
+    }
+}
+
+fn a_repaired_lsp_lasts_until_its_ingress_removes_it() {
+    test_lasting("router-bypass-lasting", "");
+}
+
+fn a_repaired_lsp_is_signaled_with_keys() {
+    test_lasting("router-bypass-keys", KEY);
+}
+
+netstage_harness::tests![
+    packets_take_a_bypass_lsp_when_bfd_is_silent,
+    a_thousand_lsps_take_a_bypass_lsp,
+    a_repaired_lsp_lasts_until_its_ingress_removes_it,
+    a_repaired_lsp_is_signaled_with_keys,
+];
