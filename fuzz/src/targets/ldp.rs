@@ -5,7 +5,8 @@
 //! The first byte configures it. Steps follow: the kind of step, the number of its bytes, and the bytes.
 
 use netstage_core::ldp::{
-    Binding, LabelControl, LdpAction, LdpConfig, LdpConnection, LdpEvent, LdpSpeaker, NullLabel,
+    Binding, GracefulRestart, LabelControl, LdpAction, LdpConfig, LdpConnection, LdpEvent, LdpSpeaker,
+    NullLabel,
 };
 use netstage_core::time::{Duration, Instant};
 use netstage_wire::ldp::message::{Fec, LdpMessage};
@@ -135,6 +136,12 @@ pub fn run(bytes: &[u8]) {
     config.null = if settings & 2 == 0 { NullLabel::Implicit } else { NullLabel::Explicit };
     config.loop_detection = (settings & 4 != 0).then_some(settings >> 3);
     config.max_bindings = MAX_BINDINGS;
+    config.restart = (settings & 0x80 != 0).then_some(GracefulRestart {
+        reconnect: Duration::from_secs(20),
+        recovery: Duration::from_secs(10),
+        neighbor_liveness: Duration::from_secs(60),
+        max_recovery: Duration::from_secs(30),
+    });
     let mut speaker = LdpSpeaker::new(config);
     speaker.add_interface(Instant::ZERO, 0);
     let (open, used) = (BTreeMap::new(), BTreeSet::new());

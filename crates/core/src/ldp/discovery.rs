@@ -7,7 +7,7 @@ use super::{LdpAction, LdpConnection, LdpSessionEnd, LdpSpeaker};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
-use netstage_wire::ldp::message::{Hello, LdpMessage};
+use netstage_wire::ldp::message::{FtSession, Hello, LdpMessage};
 use netstage_wire::ldp::write::{Outgoing, Writer};
 use netstage_wire::ldp::{Identifier, LdpStatus, MAX_PDU_LENGTH, Pdu};
 
@@ -57,6 +57,8 @@ pub struct LdpNeighbor {
     pub mappings: usize,
     /// Number of addresses that it has advertised.
     pub addresses: usize,
+    /// FT Session TLV with which it supports graceful restart (RFC 3478).
+    pub ft_session: Option<FtSession>,
 }
 
 /// A hello adjacency: a peer in one scope.
@@ -264,6 +266,7 @@ impl LdpSpeaker {
                 phase: session.map(|session| session.phase),
                 mappings: self.table.mappings_count(*peer),
                 addresses: self.table.addresses_count(*peer),
+                ft_session: session.and_then(|session| session.ft_session),
             })
         })
     }

@@ -127,10 +127,13 @@ impl LdpSpeaker {
                 Some(_) => mapping.path.iter().collect(),
                 None => [].into(),
             };
+            // A restarted peer does not know its stale labels any more.
+            let was_stale = self.table.is_stale(peer, fec);
             let previous = self.table.insert(peer, fec, RemoteMapping { label, hops: mapping.hops, path });
             let previous = previous.map(|previous| previous.label);
             if previous != Some(label) {
-                let release = previous.map(|previous| Outgoing::LabelRelease(fec, Some(previous)));
+                let release = previous.filter(|_| !was_stale);
+                let release = release.map(|previous| Outgoing::LabelRelease(fec, Some(previous)));
                 release.into_iter().for_each(|release| self.reply(connection, release));
                 self.events.push_back(LdpEvent::Mapping { peer, fec, label });
             }
@@ -170,13 +173,17 @@ impl LdpSpeaker {
 
     fn take_release(&mut self, connection: LdpConnection, removal: &Removal<'_>) {
         let Some(session) = self.sessions.get_mut(&connection) else { return };
+        let Some(peer) = session.peer else { return };
         for fec in removal.fecs.iter() {
             let fecs = match fec {
                 Fec::Wildcard => session.upstream.held(removal.label),
                 fec => [fec].into(),
             };
-            for label in fecs.into_iter().flat_map(|fec| session.upstream.release(fec, removal.label)) {
-                self.events.extend(self.table.release(label).map(|label| LdpEvent::Free { label }));
+            for fec in fecs {
+                for label in session.upstream.release(fec, removal.label) {
+                    self.events.push_back(LdpEvent::Released { peer, fec, label });
+                    self.events.extend(self.table.release(label).map(|label| LdpEvent::Free { label }));
+                }
             }
         }
     }

@@ -11,11 +11,13 @@
 //! - `labels`: received addresses and labels, and their consequences.
 //! - `distribution`: pending advertisements to each peer, packed into PDUs.
 //! - `table`: the bindings of this router and its peers.
+//! - `restart`: graceful restart of peers (RFC 3478).
 
 mod discovery;
 mod distribution;
 mod labels;
 mod receive;
+mod restart;
 mod session;
 mod table;
 
@@ -28,10 +30,13 @@ use discovery::{Adjacency, HelloTransmission, LdpPeer};
 use netstage_wire::ldp::message::Fec;
 use netstage_wire::ldp::{Identifier, LdpStatus};
 use netstage_wire::mpls::LabelValue;
+use restart::RestartingPeer;
 use session::LdpSession;
 use table::LabelInformationBase;
 
 pub use discovery::{LdpNeighbor, Scope};
+pub use netstage_wire::ldp::message::FtSession;
+pub use restart::GracefulRestart;
 pub use session::LdpPhase;
 
 /// Longest path vector that fits into the shortest PDU, of 256 bytes.
@@ -87,6 +92,8 @@ pub struct LdpConfig {
     pub loop_detection: Option<u8>,
     /// Maximum number of mappings kept per peer; further ones are released at once.
     pub max_bindings: usize,
+    /// Graceful restart; `None` if this router does not support it.
+    pub restart: Option<GracefulRestart>,
 }
 
 impl LdpConfig {
@@ -103,6 +110,7 @@ impl LdpConfig {
             null: NullLabel::default(),
             loop_detection: None,
             max_bindings: 1 << 20,
+            restart: None,
         }
     }
 }
@@ -223,6 +231,16 @@ pub enum LdpEvent {
         /// The reason.
         reason: LdpSessionEnd,
     },
+    /// A session was lost, and everything received in it stays valid (RFC 3478): until a new session confirms or
+    /// replaces it, or until [`LdpEvent::Down`] at the latest.
+    Restarting {
+        /// The peer.
+        peer: Identifier,
+        /// The reason.
+        reason: LdpSessionEnd,
+        /// Time of [`LdpEvent::Down`] if there is no new session by then.
+        expires: Instant,
+    },
     /// A session could not be established; it is retried after increasing delays.
     SetupFailed {
         /// The peer.
@@ -241,6 +259,15 @@ pub enum LdpEvent {
     },
     /// A peer has withdrawn a label.
     Withdrawn {
+        /// The peer.
+        peer: Identifier,
+        /// The prefix.
+        fec: Fec,
+        /// The label.
+        label: LabelValue,
+    },
+    /// A peer has released a label that this router had withdrawn.
+    Released {
         /// The peer.
         peer: Identifier,
         /// The prefix.
@@ -300,6 +327,8 @@ pub struct LdpSpeaker {
     sessions: BTreeMap<LdpConnection, LdpSession>,
     addresses: BTreeSet<IpAddr>,
     table: LabelInformationBase,
+    /// Peers whose labels are stale after the loss of a session.
+    restarting: BTreeMap<Identifier, RestartingPeer>,
     /// ID of the last message sent.
     message_id: u32,
     transmits: VecDeque<LdpAction>,
@@ -318,6 +347,7 @@ impl LdpSpeaker {
             sessions: BTreeMap::new(),
             addresses: BTreeSet::new(),
             table: LabelInformationBase::default(),
+            restarting: BTreeMap::new(),
             message_id: 0,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
@@ -394,7 +424,9 @@ impl LdpSpeaker {
         let adjacencies = self.adjacencies.values().map(|adjacency| adjacency.expires);
         let sessions = self.sessions.values().map(LdpSession::next_timeout);
         let attempts = self.peers.keys().filter_map(|peer| self.connects_at(*peer)).map(|(at, _)| at);
-        hellos.chain(adjacencies).chain(sessions).chain(attempts).min().unwrap_or(Instant::NEVER)
+        let restarts = self.restarting.values().map(|restarting| restarting.expires);
+        let all = hellos.chain(adjacencies).chain(sessions).chain(attempts).chain(restarts);
+        all.min().unwrap_or(Instant::NEVER)
     }
 
     /// Handles the expiry of [`poll_timeout`](LdpSpeaker::poll_timeout); calling it at any other time has
@@ -402,6 +434,7 @@ impl LdpSpeaker {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.expire_adjacencies(now);
         self.expire_sessions(now);
+        self.expire_restarts(now);
         self.send_hellos(now);
         self.connect(now);
     }

@@ -8,7 +8,7 @@ use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
-use netstage_wire::ldp::message::Initialization;
+use netstage_wire::ldp::message::{FtSession, Initialization};
 use netstage_wire::ldp::write::Outgoing;
 use netstage_wire::ldp::{Identifier, LdpStatus, MAX_PDU_LENGTH};
 
@@ -51,6 +51,8 @@ pub(super) struct LdpSession {
     pub upstream: Upstream,
     /// True if [`LdpEvent::Full`] has been reported.
     pub is_full: bool,
+    /// FT Session TLV of the peer.
+    pub ft_session: Option<FtSession>,
 }
 
 impl LdpSession {
@@ -68,6 +70,7 @@ impl LdpSession {
             replies: VecDeque::new(),
             upstream: Upstream::default(),
             is_full: false,
+            ft_session: None,
         }
     }
 
@@ -115,6 +118,7 @@ impl LdpSession {
         let seconds = keepalive_seconds(config).min(theirs.keepalive_seconds);
         self.keepalive = Duration::from_secs(seconds.into());
         self.next_keepalive = now + self.keepalive / 3;
+        self.ft_session = theirs.ft_session;
         Ok(())
     }
 }
@@ -131,6 +135,7 @@ fn initialization(config: &LdpConfig, receiver: Identifier) -> Outgoing<'static>
         path_limit: config.loop_detection.unwrap_or(0),
         max_pdu_length: MAX_PDU_LENGTH as u16,
         receiver,
+        ft_session: config.restart.map(|restart| restart.ft_session()),
     })
 }
 
@@ -184,6 +189,9 @@ impl LdpSpeaker {
         }
         self.adjacencies.clear();
         self.peers.clear();
+        while let Some(peer) = self.restarting.keys().next().copied() {
+            self.end_restart(peer);
+        }
     }
 
     /// Continues the connections from an address after the hello of its router.
@@ -209,7 +217,14 @@ impl LdpSpeaker {
             return Err(LdpStatus::SHUTDOWN);
         }
         if let Some(previous) = self.peers.get(&peer).and_then(|known| known.connection) {
-            self.end(now, previous, LdpSessionEnd::Sent(LdpStatus::SHUTDOWN), (0, 0));
+            let session = self.sessions.get(&previous);
+            // A peer that restarts gracefully cannot close its earlier connection.
+            if session.is_some_and(|session| self.retention(session, LdpSessionEnd::Lost).is_some()) {
+                self.transmits.push_back(LdpAction::Close { connection: previous });
+                self.end(now, previous, LdpSessionEnd::Lost, (0, 0));
+            } else {
+                self.end(now, previous, LdpSessionEnd::Sent(LdpStatus::SHUTDOWN), (0, 0));
+            }
         }
         self.peers.get_mut(&peer).ok_or(LdpStatus::NO_HELLO)?.attach(connection);
         self.sessions.get_mut(&connection).ok_or(LdpStatus::INTERNAL_ERROR)?.peer = Some(peer);
@@ -253,10 +268,12 @@ impl LdpSpeaker {
         session.restart_keepalive_timer(now);
         session.upstream.has_new_addresses = true;
         session.upstream.dirty.extend(self.table.bound_prefixes());
+        let ft_session = session.ft_session;
         if let Some(known) = self.peers.get_mut(&peer) {
             known.reset_back_off();
         }
         self.events.push_back(LdpEvent::Up { peer });
+        self.resume(now, peer, ft_session);
         Ok(())
     }
 
@@ -311,7 +328,12 @@ impl LdpSpeaker {
             self.events.push_back(LdpEvent::SetupFailed { peer, reason: why });
             return;
         }
-        for label in session.upstream.into_held() {
+        if let Some(retention) = self.retention(&session, why) {
+            return self.begin_restart((now, retention), peer, why, session.upstream.into_held());
+        }
+        // Stale labels of an earlier session end with this one.
+        let earlier = self.restarting.remove(&peer).into_iter().flat_map(|restarting| restarting.held);
+        for label in session.upstream.into_held().chain(earlier) {
             self.events.extend(self.table.release(label).map(|label| LdpEvent::Free { label }));
         }
         self.events.push_back(LdpEvent::Down { peer, reason: why });

@@ -29,6 +29,9 @@ struct LocalBinding {
 struct PeerEntry {
     mappings: BTreeMap<Fec, RemoteMapping>,
     addresses: BTreeSet<IpAddr>,
+    /// Mappings and addresses of a lost session that no new session has confirmed (RFC 3478).
+    stale: BTreeSet<Fec>,
+    stale_addresses: BTreeSet<IpAddr>,
 }
 
 #[derive(Debug, Default)]
@@ -173,17 +176,54 @@ impl LabelInformationBase {
 
     /// Stores a mapping of a peer and returns the one it replaces.
     pub fn insert(&mut self, peer: Identifier, fec: Fec, remote: RemoteMapping) -> Option<RemoteMapping> {
-        self.peers.entry(peer).or_default().mappings.insert(fec, remote)
+        let known = self.peers.entry(peer).or_default();
+        known.stale.remove(&fec);
+        known.mappings.insert(fec, remote)
+    }
+
+    /// Returns whether a mapping of a peer waits for its confirmation after a restart.
+    pub fn is_stale(&self, peer: Identifier, fec: Fec) -> bool {
+        self.peers.get(&peer).is_some_and(|known| known.stale.contains(&fec))
+    }
+
+    /// Marks all mappings and addresses of a peer as stale.
+    pub fn mark_stale(&mut self, peer: Identifier) {
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        known.stale = known.mappings.keys().copied().collect();
+        known.stale_addresses.clone_from(&known.addresses);
+    }
+
+    /// Removes the stale mappings and addresses of a peer and returns them, and the bound prefixes that may have lost a
+    /// next hop.
+    pub fn remove_stale(
+        &mut self,
+        peer: Identifier,
+    ) -> (Vec<(Fec, LabelValue)>, BTreeSet<IpAddr>, BTreeSet<Fec>) {
+        let Some(known) = self.peers.get_mut(&peer) else { return Default::default() };
+        let addresses = core::mem::take(&mut known.stale_addresses);
+        let stale = core::mem::take(&mut known.stale).into_iter();
+        let mappings = stale.filter_map(|fec| Some((fec, known.mappings.remove(&fec)?.label)));
+        let mappings: Vec<(Fec, LabelValue)> = mappings.collect();
+        let mut fecs: BTreeSet<Fec> = mappings.iter().map(|(fec, _)| *fec).collect();
+        for address in &addresses {
+            self.remove_address(peer, *address);
+            fecs.extend(self.via.get(address).into_iter().flatten());
+        }
+        (mappings, addresses, fecs)
     }
 
     /// Removes and returns a mapping of a peer.
     pub fn remove(&mut self, peer: Identifier, fec: Fec) -> Option<RemoteMapping> {
-        self.peers.get_mut(&peer)?.mappings.remove(&fec)
+        let known = self.peers.get_mut(&peer)?;
+        known.stale.remove(&fec);
+        known.mappings.remove(&fec)
     }
 
     /// Adds an address of a peer; returns whether it is new.
     pub fn add_address(&mut self, peer: Identifier, address: IpAddr) -> bool {
-        let is_new = self.peers.entry(peer).or_default().addresses.insert(address);
+        let known = self.peers.entry(peer).or_default();
+        known.stale_addresses.remove(&address);
+        let is_new = known.addresses.insert(address);
         if is_new {
             self.owners.entry(address).or_default().push(peer);
         }
@@ -192,7 +232,10 @@ impl LabelInformationBase {
 
     /// Removes an address of a peer; returns whether it was present.
     pub fn remove_address(&mut self, peer: Identifier, address: IpAddr) -> bool {
-        let was_present = self.peers.get_mut(&peer).is_some_and(|peer| peer.addresses.remove(&address));
+        let was_present = self.peers.get_mut(&peer).is_some_and(|known| {
+            known.stale_addresses.remove(&address);
+            known.addresses.remove(&address)
+        });
         if was_present {
             self.disown(peer, address);
         }

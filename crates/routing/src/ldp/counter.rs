@@ -13,6 +13,7 @@ counters! {
     Up "up" Info "Sessions established."
     Refused "refused" Warning "Connections closed before a session was established."
     Down "down" Warning "Established sessions that ended."
+    Restarting "restarting" Warning "Established sessions that were lost, with the peer's labels kept for a graceful restart."
     BytesReceived "bytes-received" Info "Bytes received over TCP."
     BytesSent "bytes-sent" Info "Bytes queued for sending over TCP."
     Mappings "mappings" Info "Label mappings received."

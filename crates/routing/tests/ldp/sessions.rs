@@ -42,7 +42,7 @@ async fn ten_thousand_labels_are_advertised_and_withdrawn_and_sessions_shut_down
     assert!((0..MAPPINGS).all(|number| labels[&fec(number)] == 1000 + number));
     assert_eq!(addresses, [IpAddr::from(LEFT), Ipv4Addr::new(192, 0, 2, 1).into()]);
     let LdpSnapshot { neighbors, counters, .. } = there.snapshot().await;
-    let [LdpNeighbor { peer, transport, phase, mappings, addresses }] = neighbors[..] else { panic!() };
+    let [LdpNeighbor { peer, transport, phase, mappings, addresses, .. }] = neighbors[..] else { panic!() };
     assert_eq!((peer, transport, phase), (identifier(LEFT), LEFT, Some(LdpPhase::Operational)));
     assert_eq!((mappings, addresses), (MAPPINGS as usize, 2));
     // The speaker with the higher address connects.

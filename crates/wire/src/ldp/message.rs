@@ -35,9 +35,12 @@ pub mod tlv {
     pub const CONFIGURATION_SEQUENCE: u16 = 0x0402;
     pub const IPV6_TRANSPORT: u16 = 0x0403;
     pub const SESSION_PARAMETERS: u16 = 0x0500;
+    pub const FT_SESSION: u16 = 0x0503;
     pub const REQUEST_ID: u16 = 0x0600;
 }
 
+/// L flag of the FT Session TLV.
+pub(super) const LEARN_FROM_NETWORK: u16 = 0x0001;
 const FEC_WILDCARD: u8 = 1;
 const FEC_PREFIX: u8 = 2;
 const FAMILY_IPV4: u16 = 1;
@@ -113,6 +116,21 @@ pub struct Initialization {
     pub max_pdu_length: u16,
     /// Identifier of the receiving router.
     pub receiver: super::Identifier,
+    /// Fault tolerant session: graceful restart (RFC 3478).
+    pub ft_session: Option<FtSession>,
+}
+
+/// FT Session TLV (RFC 3478 section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FtSession {
+    /// Learn from network: the sender restarts gracefully. The other flags belong to the procedures of RFC 3479.
+    pub learns_from_network: bool,
+    /// Time for which the receiver is to keep the sender's labels after the loss of the session, milliseconds; zero if
+    /// the sender does not preserve its forwarding state.
+    pub reconnect_timeout_ms: u32,
+    /// Time for which the sender keeps the forwarding state that it has preserved over a restart, milliseconds; zero if
+    /// it has not preserved it.
+    pub recovery_time_ms: u32,
 }
 
 /// Label mapping (section 3.5.7).
@@ -230,10 +248,10 @@ impl<'a> LdpMessage<'a> {
 /// Known TLVs of a message, by type.
 #[derive(Default)]
 struct Parameters<'a> {
-    found: [Option<Tlv<'a>>; 12],
+    found: [Option<Tlv<'a>>; 13],
 }
 
-const KNOWN_TLVS: [u16; 12] = [
+const KNOWN_TLVS: [u16; 13] = [
     tlv::FEC,
     tlv::ADDRESS_LIST,
     tlv::HOP_COUNT,
@@ -245,6 +263,7 @@ const KNOWN_TLVS: [u16; 12] = [
     tlv::CONFIGURATION_SEQUENCE,
     tlv::IPV6_TRANSPORT,
     tlv::SESSION_PARAMETERS,
+    tlv::FT_SESSION,
     tlv::REQUEST_ID,
 ];
 
@@ -356,6 +375,11 @@ fn initialization(parameters: &Parameters<'_>) -> Result<Initialization, LdpStat
         path_limit: common[5],
         max_pdu_length: u16_at(common, 6),
         receiver: super::Identifier { router: u32_at(common, 8).into(), space: u16_at(common, 12) },
+        ft_session: parameters.sized::<12>(tlv::FT_SESSION)?.map(|value| FtSession {
+            learns_from_network: u16_at(value, 0) & LEARN_FROM_NETWORK != 0,
+            reconnect_timeout_ms: u32_at(value, 4),
+            recovery_time_ms: u32_at(value, 8),
+        }),
     })
 }
 

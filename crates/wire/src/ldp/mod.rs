@@ -45,6 +45,9 @@ const TLV: usize = 4;
 /// length.
 const BEFORE_LENGTH: usize = 4;
 
+/// U bit of message and TLV types: receivers that do not know the type ignore it silently.
+const OPTIONAL: u16 = 0x8000;
+
 /// Status code sent to a peer, and reason for the end of a session (section 3.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LdpStatus(pub u32);
@@ -192,7 +195,7 @@ impl<'a> RawMessage<'a> {
         let (message, rest) = bytes.split_at_checked(length).ok_or(LdpStatus::BAD_MESSAGE_LENGTH)?;
         let tlvs = message.get(MESSAGE..).ok_or(LdpStatus::BAD_MESSAGE_LENGTH)?;
         let kind = u16_at(head, 0);
-        let (is_optional, kind) = (kind & 0x8000 != 0, kind & 0x7fff);
+        let (is_optional, kind) = (kind & OPTIONAL != 0, kind & 0x7fff);
         Ok((RawMessage { kind, is_optional, id: u32_at(head, 4), tlvs }, rest))
     }
 
@@ -232,7 +235,7 @@ fn first_tlv(bytes: &[u8]) -> Result<(Tlv<'_>, &[u8]), LdpStatus> {
     let (value, rest) =
         rest.split_at_checked(usize::from(u16_at(head, 2))).ok_or(LdpStatus::BAD_TLV_LENGTH)?;
     let kind = u16_at(head, 0);
-    let (is_optional, is_forwarded) = (kind & 0x8000 != 0, kind & 0x4000 != 0);
+    let (is_optional, is_forwarded) = (kind & OPTIONAL != 0, kind & 0x4000 != 0);
     Ok((Tlv { kind: kind & 0x3fff, is_optional, is_forwarded, value }, rest))
 }
 

@@ -1,6 +1,6 @@
 //! LDP messages against bytes written by hand from the RFC, round trips, and malformed bytes.
 
-use super::message::{Fec, Hello, Initialization, LdpMessage, Notification, tlv};
+use super::message::{Fec, FtSession, Hello, Initialization, LdpMessage, Notification, tlv};
 use super::write::{Outgoing, OutgoingMapping, PduFull, Writer};
 use super::*;
 use crate::mpls::LabelValue;
@@ -87,6 +87,7 @@ fn messages_round_trip() {
         path_limit: 32,
         max_pdu_length: 4096,
         receiver: Identifier { router: Ipv4Addr::new(10, 0, 0, 2), space: 3 },
+        ft_session: None,
     };
     let notification =
         Notification { status: LdpStatus::SHUTDOWN, message_id: 5, message_kind: 0x400, request_id: None };
@@ -132,6 +133,36 @@ fn messages_round_trip() {
     assert!(parsed[10].starts_with("11 Some(LabelAbortRequest(") && parsed[10].contains("request_id: 10"));
     assert!(parsed[11].contains("Status(21)") && parsed[11].contains("request_id: Some(10)"));
     assert!(LdpStatus::SHUTDOWN.is_fatal() && !LdpStatus::NO_ROUTE.is_fatal());
+}
+
+#[test]
+fn the_ft_session_tlv_has_the_layout_of_the_rfc() {
+    let restart =
+        FtSession { learns_from_network: true, reconnect_timeout_ms: 0x0001_d4c0, recovery_time_ms: 0xea60 };
+    let initialization = Initialization {
+        keepalive_seconds: 30,
+        on_demand: false,
+        detects_loops: false,
+        path_limit: 0,
+        max_pdu_length: 4096,
+        receiver: Identifier { router: Ipv4Addr::new(10, 0, 0, 2), space: 0 },
+        ft_session: Some(restart),
+    };
+    let bytes = written(&[Outgoing::Initialization(initialization)]);
+    // The U bit is set, so that routers without graceful restart ignore the TLV.
+    let expected = [0x85, 3, 0, 12, 0, 1, 0, 0, 0, 1, 0xd4, 0xc0, 0, 0, 0xea, 0x60];
+    assert_eq!(bytes[36..], expected);
+    assert_eq!(read(&bytes).unwrap(), [format!("1 {:?}", Some(LdpMessage::Initialization(initialization)))]);
+    // Flags of RFC 3479 are ignored, and a TLV of another length is an error.
+    let mut others = bytes.clone();
+    (others[40], others[41]) = (0x80, 0x0e);
+    let ft_session = Some(FtSession { learns_from_network: false, ..restart });
+    let parsed = LdpMessage::Initialization(Initialization { ft_session, ..initialization });
+    assert_eq!(read(&others).unwrap(), [format!("1 {:?}", Some(parsed))]);
+    let mut short = bytes;
+    (short[3], short[13], short[39]) = (short[3] - 4, short[13] - 4, 8);
+    short.truncate(48);
+    assert_eq!(read(&short), Err(LdpStatus::BAD_TLV_LENGTH));
 }
 
 #[test]
@@ -219,6 +250,29 @@ proptest! {
                 }
             }
         }
+    }
+
+    #[test]
+    fn initializations_round_trip(
+        times in any::<(u16, u32, u32)>(),
+        flags in any::<(bool, bool, bool, bool)>(),
+        limits in any::<(u8, u16, u32, u16)>(),
+    ) {
+        let (keepalive_seconds, reconnect_timeout_ms, recovery_time_ms) = times;
+        let (on_demand, detects_loops, learns_from_network, is_tolerant) = flags;
+        let (path_limit, max_pdu_length, router, space) = limits;
+        let restart = FtSession { learns_from_network, reconnect_timeout_ms, recovery_time_ms };
+        let initialization = Initialization {
+            keepalive_seconds,
+            on_demand,
+            detects_loops,
+            path_limit,
+            max_pdu_length,
+            receiver: Identifier { router: router.into(), space },
+            ft_session: is_tolerant.then_some(restart),
+        };
+        let parsed = read(&written(&[Outgoing::Initialization(initialization)])).unwrap();
+        prop_assert_eq!(&parsed[0], &format!("1 {:?}", Some(LdpMessage::Initialization(initialization))));
     }
 
     #[test]

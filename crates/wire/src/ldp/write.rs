@@ -1,7 +1,7 @@
 //! Writing of LDP messages into PDUs.
 
-use super::message::{Fec, Hello, Initialization, Notification, kind, tlv};
-use super::{BEFORE_LENGTH, HEADER, Identifier};
+use super::message::{Fec, Hello, Initialization, LEARN_FROM_NETWORK, Notification, kind, tlv};
+use super::{BEFORE_LENGTH, HEADER, Identifier, OPTIONAL};
 use crate::mpls::LabelValue;
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -158,7 +158,17 @@ impl<'a> Writer<'a> {
             &parameters.receiver.router.octets(),
             &parameters.receiver.space.to_be_bytes(),
         ];
-        self.tlv(tlv::SESSION_PARAMETERS, &parts)
+        self.tlv(tlv::SESSION_PARAMETERS, &parts)?;
+        let Some(session) = parameters.ft_session else { return Ok(()) };
+        let flags = if session.learns_from_network { LEARN_FROM_NETWORK } else { 0 };
+        let parts = [
+            &flags.to_be_bytes()[..],
+            &[0, 0],
+            &session.reconnect_timeout_ms.to_be_bytes(),
+            &session.recovery_time_ms.to_be_bytes(),
+        ];
+        // Routers that do not support the TLV ignore it (RFC 3478 section 2).
+        self.tlv(OPTIONAL | tlv::FT_SESSION, &parts)
     }
 
     fn mapping(&mut self, mapping: &OutgoingMapping<'_>) -> Result<(), PduFull> {

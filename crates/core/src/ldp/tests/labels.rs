@@ -10,6 +10,10 @@ fn map(fec: &str, number: u32) -> Outgoing<'static> {
     Outgoing::LabelMapping(OutgoingMapping::new(prefix(fec), label(number)))
 }
 
+fn released(peer: usize, fec: &str, number: u32) -> LdpEvent {
+    LdpEvent::Released { peer: identifier(peer), fec: prefix(fec), label: label(number) }
+}
+
 #[test]
 fn mappings_are_exchanged_and_the_egress_advertises_implicit_null() {
     let mut network = TestNetwork::pair(|_| ());
@@ -69,7 +73,7 @@ fn a_label_is_free_once_all_peers_have_released_it() {
     network.speaker(1).unbind(prefix(FEC));
     network.run(1);
     // Router 3 has not received the withdrawal, and may still send packets with the label.
-    assert_eq!(network.take_events(1), []);
+    assert_eq!(network.take_events(1), [released(2, FEC, 100)]);
     let withdrawn = LdpEvent::Withdrawn { peer: identifier(1), fec: prefix(FEC), label: label(100) };
     assert_eq!(network.take_events(2), [withdrawn]);
     network.cut_connections();
@@ -95,7 +99,8 @@ fn a_new_label_is_advertised_at_once_and_a_withdrawn_one_after_its_release() {
     test.receive(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
     assert_eq!(test.replies(), ["map 10.0.0.1/32 100"]);
     test.receive(&[Outgoing::LabelRelease(fec, Some(label(101)))]);
-    assert_eq!(test.events(), [LdpEvent::Free { label: label(101) }]);
+    let events = [released(PEER, FEC, 100), released(PEER, FEC, 101), LdpEvent::Free { label: label(101) }];
+    assert_eq!(test.events(), events);
     // A change that is reverted before the next poll is not advertised.
     test.speaker.bind(fec, transit(102, 9)).unwrap();
     test.speaker.bind(fec, transit(100, 8)).unwrap();
@@ -112,11 +117,12 @@ fn two_prefixes_may_share_a_label() {
     test.speaker.unbind(prefix(FEC));
     test.replies();
     test.receive(&[Outgoing::LabelRelease(prefix(FEC), None)]);
-    assert_eq!(test.events(), []);
+    assert_eq!(test.events(), [released(PEER, FEC, 100)]);
     test.speaker.unbind(prefix("10.2.0.0/16"));
     assert_eq!(test.replies(), ["withdraw 10.2.0.0/16 100"]);
     test.receive(&[Outgoing::LabelRelease(Fec::Wildcard, None)]);
-    assert_eq!(test.events(), [LdpEvent::Free { label: label(100) }]);
+    let events = [released(PEER, "10.2.0.0/16", 100), LdpEvent::Free { label: label(100) }];
+    assert_eq!(test.events(), events);
 }
 
 #[test]
@@ -136,7 +142,7 @@ fn a_peer_may_release_an_unused_label() {
     assert_eq!(test.replies(), ["withdraw 10.0.0.1/32 100"]);
     assert_eq!(test.events(), []);
     test.receive(&[Outgoing::LabelRelease(fec, Some(label(100)))]);
-    assert_eq!(test.events(), [LdpEvent::Free { label: label(100) }]);
+    assert_eq!(test.events(), [released(PEER, FEC, 100), LdpEvent::Free { label: label(100) }]);
     test.speaker.bind(fec, transit(100, 9)).unwrap();
     assert_eq!(test.replies(), ["map 10.0.0.1/32 100"]);
 }

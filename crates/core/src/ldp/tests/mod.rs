@@ -3,6 +3,7 @@
 mod chain;
 mod hostile;
 mod labels;
+mod restart;
 mod sessions;
 mod trace;
 
@@ -372,6 +373,7 @@ impl SpeakerTest {
             path_limit: 0,
             max_pdu_length: 0,
             receiver: identifier(2),
+            ft_session: None,
         }
     }
 
