@@ -1,7 +1,7 @@
 //! TCP connections of routing protocols: opening, protection (MD5, TTL), reading, writing and closing.
 
 use netstage_host::ports::tcp_protection::{require_min_ttl, sign_with_md5};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -108,6 +108,12 @@ impl PeerConnection {
         self.queue.clear();
         self.written = 0;
         Ok(true)
+    }
+
+    /// Closes the connection with a reset.
+    pub(crate) fn reset(self) {
+        // If it fails, the connection is closed without a reset.
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
     /// Sends the rest of the queue and closes the connection. Data from the peer is read until the peer

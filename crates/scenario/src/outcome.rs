@@ -472,6 +472,8 @@ pub struct RunOutcome {
     pub arrivals: Vec<FlowArrivals>,
     /// Faults of packets that a router under test forwarded or lost.
     pub packet_faults: Vec<PacketFault>,
+    /// Observations of a trial with an event, for the report.
+    pub observations: Vec<String>,
     /// Partial failures, such as a lost agent or a flow that did not start.
     pub failures: Vec<String>,
     /// Differences between the stage and the scenario, such as "TCP: Linux reno for aimd".

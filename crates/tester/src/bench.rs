@@ -40,7 +40,7 @@ pub struct TestBench {
     /// Faults of packets that preceded the next trial.
     pub(super) early_faults: Mutex<Vec<PacketFault>>,
     calibration: Calibration,
-    lsps: Lsps,
+    pub(super) lsps: Lsps,
     /// BGP sessions, if routes are announced by BGP.
     pub(super) sessions: Option<Mutex<BgpSessions>>,
     /// Number of background routes announced, and number of routes of the file that are left out.
@@ -121,10 +121,13 @@ impl TestBench {
         };
         self.with_addresses_renewed(|| {
             if let (Some(event), Some(convergence)) = (event, &self.tester.convergence) {
-                let (result, times) = self.converge((event, convergence), &trial, stop)?;
-                let mut outcome = outcome(plan, flow, &trial, *packet, &result, self.calibration.own_delay);
+                let found = self.converge((event, convergence), &trial, stop)?;
+                let own_delay = self.calibration.own_delay;
+                let mut outcome = outcome(plan, flow, &trial, *packet, &found.trial, own_delay);
                 let (metric, subject) = (Metric::FlowConvergence, flow.name.clone());
-                outcome.distributions.push(Distribution { metric, subject, buckets: times });
+                outcome.distributions.push(Distribution { metric, subject, buckets: found.times });
+                outcome.observations = found.observations;
+                outcome.void.extend(found.ended.map(|reason| ended_session(reason, plan)));
                 return Ok(outcome);
             }
             self.make_ready(operation, stop)?;
@@ -144,10 +147,8 @@ impl TestBench {
             if after > before || result.tally.received < result.sent / 2 {
                 self.reset_readiness();
             }
-            let ended = reason.filter(|_| after > before).map(|reason| {
-                VoidReason::new("the tester's peer:", format!("{reason},"), FaultTime::Within(plan.duration))
-            });
-            outcome.void.extend(ended.map(String::from));
+            let ended = reason.filter(|_| after > before);
+            outcome.void.extend(ended.map(|reason| ended_session(reason, plan)));
             Ok(outcome)
         })
     }
@@ -225,7 +226,7 @@ impl TestBench {
     /// Returns the number of sessions with the router that have ended, and the reason of one of them.
     fn ended_sessions(&self) -> (u32, Option<String>) {
         let routes = self.sessions.as_ref().map(|sessions| lock(sessions).ended_sessions(&self.ports));
-        let (routes, labels) = (routes.unwrap_or_default(), self.lsps.ended_sessions(&self.ports));
+        let (routes, labels) = (routes.unwrap_or_default(), self.lsps.ended_sessions(&self.ports, None));
         (routes.0 + labels.0, routes.1.or(labels.1))
     }
 
@@ -233,6 +234,11 @@ impl TestBench {
     pub(super) fn sessions(&self) -> MutexGuard<'_, BgpSessions> {
         lock(self.sessions.as_ref().expect("a configuration with [convergence] has sessions"))
     }
+}
+
+/// Returns why a trial in which a session ended is void.
+fn ended_session(reason: String, plan: &Plan) -> String {
+    VoidReason::new("the tester's peer:", format!("{reason},"), FaultTime::Within(plan.duration)).into()
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

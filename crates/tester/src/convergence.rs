@@ -1,5 +1,5 @@
 //! Convergence of forwarding when all routes of the first receiving port are withdrawn or announced at once
-//! (RFC 7747 section 5.6), or when a part of the network fails. Further receiving ports announce the same routes as a
+//! (RFC 7747 section 5.6), or when a part of the network fails. `label_events` has the events of LDP. Further receiving ports announce the same routes as a
 //! backup with a longer AS path; without them, the packets have no route.
 
 use super::bench::TestBench;
@@ -21,17 +21,32 @@ pub enum ExpectedForwarding {
     NoPackets,
 }
 
+/// Result of a trial with an event.
+#[derive(Debug, Default)]
+pub(super) struct ConvergenceOutcome {
+    /// Result of the packets.
+    pub trial: TrialOutcome,
+    /// Convergence times in nanoseconds, each with its number of networks.
+    pub times: Vec<(u64, u64)>,
+    /// Further observations, for the report.
+    pub observations: Vec<String>,
+    /// Description of a session that ended without being part of the event.
+    pub ended: Option<String>,
+}
+
 impl TestBench {
-    /// Runs the trial of an event. Also returns the convergence times in nanoseconds, each with its number of
-    /// networks.
+    /// Runs the trial of an event.
     pub(super) fn converge(
         &self,
         (event, convergence): (ConvergenceEvent, &Convergence),
         trial: &TrialTraffic,
         stop: &dyn Fn() -> bool,
-    ) -> Result<(TrialOutcome, Vec<(u64, u64)>), RunFailure> {
+    ) -> Result<ConvergenceOutcome, RunFailure> {
         if event == ConvergenceEvent::Failure {
             return self.fail(convergence, trial, stop);
+        }
+        if event.is_of_ldp() {
+            return self.distribute((event, convergence), trial, stop);
         }
         let has_backup = self.tester.directions[0].to.len() > 1;
         let is_announced = event == ConvergenceEvent::Withdraw;
@@ -62,7 +77,7 @@ impl TestBench {
                 _ => start_times(watched, &[*first]),
             }
         });
-        Ok((result, times))
+        Ok(ConvergenceOutcome { trial: result, times, ..ConvergenceOutcome::default() })
     }
 
     /// Runs a trial in which a part of the network fails, and repairs it.
@@ -71,7 +86,7 @@ impl TestBench {
         convergence: &Convergence,
         trial: &TrialTraffic,
         stop: &dyn Fn() -> bool,
-    ) -> Result<(TrialOutcome, Vec<(u64, u64)>), RunFailure> {
+    ) -> Result<ConvergenceOutcome, RunFailure> {
         let frames = u64::from(self.tester.networks);
         self.reset_readiness();
         let before = ExpectedForwarding::All(ExpectedPort::Any);
@@ -93,7 +108,7 @@ impl TestBench {
         }
         let gap_ns = (f64::from(self.tester.networks) / trial.rate * 1e9) as u64;
         let times = result.event_arrivals.as_ref().map_or(Vec::new(), |watched| gaps(watched, gap_ns));
-        Ok((result, times))
+        Ok(ConvergenceOutcome { trial: result, times, ..ConvergenceOutcome::default() })
     }
 }
 
@@ -116,7 +131,7 @@ fn finish(command: &[String], started: io::Result<Child>) -> Result<(), RunFailu
 
 /// Returns, for each network, the longest time without a packet after the event. Its packets may leave by another port
 /// afterwards. A network without packets at the end is omitted; `gap_ns` is the time between two packets to a network.
-fn gaps(watched: &EventArrivals, gap_ns: u64) -> Vec<(u64, u64)> {
+pub(super) fn gaps(watched: &EventArrivals, gap_ns: u64) -> Vec<(u64, u64)> {
     let networks = watched.arrivals.first().map_or(0, Vec::len);
     let gap = |network: usize| {
         let mut arrivals: Vec<NetworkArrival> = watched.arrivals.iter().map(|port| port[network]).collect();
@@ -142,14 +157,14 @@ fn start_times(watched: &EventArrivals, ports: &[usize]) -> Vec<(u64, u64)> {
 
 /// Returns the times from the event to the last packet of each network at a port. A network whose packets
 /// arrived until the end is omitted; `gap_ns` is the time between two of its packets.
-fn end_times(watched: &EventArrivals, port: usize, gap_ns: u64) -> Vec<(u64, u64)> {
+pub(super) fn end_times(watched: &EventArrivals, port: usize, gap_ns: u64) -> Vec<(u64, u64)> {
     let ceased = |last: &u64| *last + 2 * gap_ns < watched.end_ns;
     let last = watched.arrivals[port].iter().map(|arrival| arrival.last_ns).filter(ceased);
     counted(last.map(|last| last.saturating_sub(watched.event_ns)).collect())
 }
 
 /// Returns the values in ascending order, each with its number of occurrences.
-fn counted(mut values: Vec<u64>) -> Vec<(u64, u64)> {
+pub(super) fn counted(mut values: Vec<u64>) -> Vec<(u64, u64)> {
     values.sort_unstable();
     values.chunk_by(|one, next| one == next).map(|equal| (equal[0], equal.len() as u64)).collect()
 }

@@ -6,7 +6,7 @@
 //! - [`bench`]: stage with its ports and sessions, which runs the trials.
 //! - [`calibration`]: delay and maximum rate of the tester without a router.
 //! - [`generator_choice`]: choice of the generator.
-//! - `convergence`: withdrawal and announcement of routes during a trial.
+//! - `convergence`: withdrawal and announcement of routes during a trial; `label_events`: events of LDP.
 //! - [`template`]: frames before and after the router; [`ip_header`]: their IP header.
 //! - [`generator`]: senders; [`program`]: the kernel programs that send and check frames.
 //! - [`fault`]: faults of packets by kind and network; [`fault_kind`]: their kinds.
@@ -32,6 +32,7 @@ pub mod fault_kind;
 pub mod generator;
 pub mod generator_choice;
 pub mod ip_header;
+mod label_events;
 pub mod lsps;
 mod outcome;
 pub mod port;

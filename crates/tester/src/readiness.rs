@@ -81,7 +81,7 @@ impl TestBench {
                         None if result.sent == frames && result.tally.received == 0 => return Ok(()),
                         Some(fault) => fault,
                         None => format!(
-                            "{} still forwards {} of {} packets to networks whose routes were withdrawn",
+                            "{} still forwards {} of {} packets to networks whose routes or labels were withdrawn",
                             self.tester.router, result.tally.received, result.sent
                         ),
                     }
@@ -138,7 +138,7 @@ impl TestBench {
     }
 
     /// Announces the routes that an operation needs. Operations whose routes these replace are no longer ready.
-    fn announce(&self, operation: Operation) {
+    pub(super) fn announce(&self, operation: Operation) {
         let Some(sessions) = &self.sessions else { return };
         lock(sessions).announce(&self.tester, &self.ports, operation);
         let mut ready = lock(&self.ready);

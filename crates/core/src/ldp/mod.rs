@@ -367,6 +367,11 @@ impl LdpSpeaker {
         }
     }
 
+    /// Sets the graceful restart that this router offers in later sessions.
+    pub fn set_restart(&mut self, restart: Option<GracefulRestart>) {
+        self.config.restart = restart;
+    }
+
     /// Binds a prefix and replaces its previous binding. A label that is no longer bound must not be reused
     /// before [`LdpEvent::Free`].
     pub fn bind(&mut self, fec: Fec, binding: Binding) -> Result<(), BindingError> {

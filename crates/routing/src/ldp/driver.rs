@@ -3,7 +3,7 @@
 use super::counter::{Counter, Counters};
 use super::discovery::Discovery;
 use super::signatures::SignatureCounters;
-use super::{LdpCommand, LdpFault, LdpReport, LdpSnapshot, LdpSockets};
+use super::{LdpCommand, LdpFault, LdpReport, LdpSnapshot, LdpSockets, SessionEnding};
 use crate::epoch::now_since;
 use crate::peering::{self, PeerConnection, Protection};
 use netstage_core::ldp::{
@@ -54,6 +54,8 @@ pub(super) struct Driver<H> {
     signatures: SignatureCounters,
     /// Time of the next check of the signature counters; `None` if every peer has a session.
     next_watch: Option<Instant>,
+    /// Time at which discovery starts again, if it is suspended.
+    suspended_until: Option<Instant>,
     /// Destinations to which hellos cannot be sent, already reported.
     failed_hellos: BTreeSet<Scope>,
     counters: Counters,
@@ -103,19 +105,47 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
             farewells: JoinSet::new(),
             signatures,
             next_watch: None,
+            suspended_until: None,
             failed_hellos: BTreeSet::new(),
             counters: Counters::default(),
             buffer: vec![0; READ_BUFFER],
             handle,
         };
-        let now = driver.now();
-        for interface in 0..driver.place.interfaces.len() {
-            driver.speaker.add_interface(now, interface);
-        }
-        for target in &driver.place.targets {
-            driver.speaker.add_target(now, *target);
-        }
+        driver.discover();
         Ok(driver)
+    }
+
+    /// Starts discovery.
+    fn discover(&mut self) {
+        let now = self.now();
+        for interface in 0..self.place.interfaces.len() {
+            self.speaker.add_interface(now, interface);
+        }
+        for target in &self.place.targets {
+            self.speaker.add_target(now, *target);
+        }
+    }
+
+    /// Ends all sessions and stops discovery.
+    fn suspend(&mut self, ending: SessionEnding, resume_after: Option<Duration>) {
+        let now = self.now();
+        if ending == SessionEnding::Reset {
+            for (number, connection) in std::mem::take(&mut self.connections) {
+                connection.reset();
+                self.speaker.handle_closed(now, number);
+            }
+        }
+        // Connection attempts are aborted.
+        self.attempts = JoinSet::new();
+        self.speaker.shut_down(now);
+        self.settle();
+        self.suspended_until = Some(resume_after.map_or(Instant::NEVER, |after| now + after));
+    }
+
+    fn resume(&mut self) {
+        if self.suspended_until.take().is_some() {
+            self.discover();
+        }
     }
 
     pub(super) async fn run(mut self, mut commands: UnboundedReceiver<LdpCommand>) -> io::Result<()> {
@@ -135,6 +165,9 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
             }
             // Received data is handled before timers that expired in the meantime.
             let now = self.now();
+            if self.suspended_until.is_some_and(|until| until <= now) {
+                self.resume();
+            }
             if self.speaker.poll_timeout() <= now {
                 self.speaker.handle_timeout(now);
             }
@@ -153,7 +186,8 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
 
     fn deadline(&self) -> tokio::time::Instant {
         let watch = self.next_watch.unwrap_or(Instant::NEVER);
-        let left = self.speaker.poll_timeout().min(watch).since(self.now()).min(MAX_SLEEP);
+        let resumption = self.suspended_until.unwrap_or(Instant::NEVER);
+        let left = self.speaker.poll_timeout().min(watch).min(resumption).since(self.now()).min(MAX_SLEEP);
         // Tokio rounds timers up to whole milliseconds.
         tokio::time::Instant::now() + std::time::Duration::from_nanos(left.0)
     }
@@ -198,6 +232,9 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
                 }
             }
             LdpCommand::Unbind(fecs) => fecs.into_iter().for_each(|fec| self.speaker.unbind(fec)),
+            LdpCommand::SetRestart(restart) => self.speaker.set_restart(restart),
+            LdpCommand::Suspend { ending, resume_after } => self.suspend(ending, resume_after),
+            LdpCommand::Resume => self.resume(),
             LdpCommand::Show(answer) => {
                 // The requester may have stopped waiting.
                 let _ = answer.send(LdpSnapshot {
@@ -212,6 +249,10 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
 
     fn handle_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
         let IpAddr::V4(remote) = remote.ip() else { return };
+        if self.suspended_until.is_some() {
+            // The port seems closed to the peer.
+            return drop(PeerConnection::new(stream).map(PeerConnection::reset));
+        }
         if let Some(number) = self.add_connection(stream) {
             self.counters.add(Counter::Accepted, 1);
             self.speaker.handle_accepted(self.now(), number, remote);
@@ -247,6 +288,7 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
             self.counters.add(Counter::HellosReceived, 1);
             let (now, bytes) = (self.now(), &self.buffer[..length]);
             match scope {
+                _ if self.suspended_until.is_some() => {}
                 Scope::Link(interface) => self.speaker.handle_hello(now, interface, source, bytes),
                 Scope::Targeted(_) => self.speaker.handle_targeted_hello(now, source, bytes),
             }
@@ -298,6 +340,7 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
         let counter = match event {
             LdpEvent::Up { .. } => Counter::Up,
             LdpEvent::Down { .. } => Counter::Down,
+            LdpEvent::Restarting { .. } => Counter::Restarting,
             LdpEvent::SetupFailed { .. } => Counter::Refused,
             LdpEvent::Mapping { .. } => Counter::Mappings,
             LdpEvent::Withdrawn { .. } => Counter::Withdrawals,

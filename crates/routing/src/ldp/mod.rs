@@ -24,13 +24,13 @@ pub use netstage_wire::{ldp::message::Fec, mpls::LabelValue};
 pub use signatures::Signatures;
 
 use counter::Counters;
-use netstage_core::ldp::{Binding, LdpConfig, LdpEvent, LdpNeighbor};
-use netstage_core::time::Instant;
+use netstage_core::ldp::{Binding, GracefulRestart, LdpConfig, LdpEvent, LdpNeighbor};
+use netstage_core::time::{Duration, Instant};
 use netstage_host::netns::Namespace;
 use netstage_wire::ldp::Identifier;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
 /// Sockets and peers of a speaker. Its transport address, [`LdpConfig::transport`], must be an address of the namespace.
@@ -64,10 +64,30 @@ pub enum LdpCommand {
     Bind(Vec<(Fec, Binding)>),
     /// Removes the bindings of prefixes.
     Unbind(Vec<Fec>),
+    /// Sets the graceful restart that the speaker offers in later sessions.
+    SetRestart(Option<GracefulRestart>),
+    /// Ends all sessions and stops discovery; bindings are kept. Connections of peers are reset.
+    Suspend {
+        /// How the sessions end.
+        ending: SessionEnding,
+        /// Time after which discovery starts again; `None`: with [`LdpCommand::Resume`].
+        resume_after: Option<Duration>,
+    },
+    /// Starts discovery again after [`LdpCommand::Suspend`].
+    Resume,
     /// Requests the state of the speaker.
     Show(oneshot::Sender<LdpSnapshot>),
     /// Closes all sessions and ends the task.
     Stop,
+}
+
+/// How a speaker ends its sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEnding {
+    /// With a reset of the connection and without notification, as when the process of a router fails.
+    Reset,
+    /// With a notification of the shutdown (RFC 5036 section 2.5.4).
+    Shutdown,
 }
 
 /// Report from a speaker.
@@ -88,6 +108,13 @@ pub struct LdpSnapshot {
     pub neighbors: Vec<LdpNeighbor>,
     /// Counters of the speaker.
     pub counters: Counters,
+}
+
+/// Requests the state of a running speaker; `None` if it has ended. Blocks the calling thread.
+pub fn snapshot(commands: &UnboundedSender<LdpCommand>) -> Option<LdpSnapshot> {
+    let (answer, received) = oneshot::channel();
+    commands.send(LdpCommand::Show(answer)).ok()?;
+    received.blocking_recv().ok()
 }
 
 /// Runs a speaker until it is stopped or the command channel is closed, then closes its sessions. `handle`

@@ -1,13 +1,13 @@
 //! Builds a tester from the tables of a configuration, and checks relations between tables.
 
-use super::convergence::{Convergence, ConvergenceEvent};
+use super::convergence_table::convergence;
 use super::file::{self, PortName};
 use super::{
     Bgp, LabelConfig, LabelSource, Operation, PacketSize, Profile, RouteSource, Tester, TesterPort,
     TrafficDirection, cells,
 };
 use crate::error::{Problems, SourceRange, did_you_mean};
-use crate::table::{List, Located};
+use crate::table::Located;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Returns the tester, or `None` if problems were reported.
@@ -274,49 +274,6 @@ impl PacketSize {
             PacketSize::Imix { .. } => PacketSize::Imix { smallest: min_size(first) },
         }
     }
-}
-
-fn convergence(
-    file: &file::TesterFile,
-    table: &Located<file::Convergence>,
-    problems: &mut Problems,
-) -> Option<Convergence> {
-    let file::Convergence { events, rate, size, before, after, .. } = &table.value;
-    let fails = table.value.fail_command.is_some();
-    let listed = events.as_ref().map(|events| events.value.0.clone());
-    let events = listed.unwrap_or_else(|| match fails {
-        true => vec![ConvergenceEvent::Failure],
-        false => vec![ConvergenceEvent::Withdraw, ConvergenceEvent::Announce],
-    });
-    let place = table.value.events.as_ref().map_or(table.place, |events| events.place);
-    if events.contains(&ConvergenceEvent::Failure) != fails {
-        let help = "give both the event \"failure\" and `fail_command`, or none of them";
-        problems.push_help(place, "a failure needs a command that causes it", help);
-    }
-    let by_bgp = file.routes.by.value == RouteSource::Bgp;
-    if !by_bgp && events.iter().any(|event| *event != ConvergenceEvent::Failure) {
-        let help = "set by = \"bgp\" in [routes], and add a table [bgp]";
-        problems.push_help(place, "[convergence] needs routes advertised by BGP", help);
-    }
-    let operation = &table.value.operation;
-    if operation.value != Operation::Ip && file.labels.is_none() {
-        problems.push_help(operation.place, "this operation needs labels", "add a table [labels]");
-    }
-    if file.tester.bidirectional {
-        problems.push_help(table.place, "[convergence] tests one direction only", "remove `bidirectional`");
-    }
-    let command =
-        |list: &Option<List<String, 1, 64>>| list.as_ref().map_or(Vec::new(), |list| list.0.clone());
-    Some(Convergence {
-        events,
-        operation: operation.value,
-        fail_command: command(&table.value.fail_command),
-        repair_command: command(&table.value.repair_command),
-        rate: *rate,
-        size: size.as_ref().map_or(min_size(file.routes.first.value.0).into(), |size| size.0 as u32),
-        before: before.0,
-        after: after.0,
-    })
 }
 
 /// Returns the ports, or `None` if a table was not read.

@@ -139,16 +139,20 @@ table! {
 }
 
 table! {
-    /// Convergence tests: during traffic, the routes of the first receiving port are withdrawn and advertised by BGP, or a link or router fails. If `operations` is not set, no other test runs.
+    /// Convergence tests: during traffic, the routes of the first receiving port are withdrawn and advertised by BGP, its labels or its session end and return by LDP, or a link or router fails. If `operations` is not set, no other test runs.
     pub(crate) struct Convergence "[convergence]" {
         /// Events, each in a trial of its own. Default: `failure` with `fail_command`, otherwise `withdraw` and `announce`.
-        events: Option<Located<List<ConvergenceEvent, 1, 3>>>,
+        events: Option<Located<List<ConvergenceEvent, 1, 9>>>,
         /// Program and arguments that cause the failure of a link or router. The tester runs it once during traffic, as its own user and in its own network namespace.
         fail_command: Option<List<String, 1, 64>>,
         /// Program and arguments that end the failure after the trial.
         repair_command: Option<List<String, 1, 64>>,
-        /// Forwarding operation of the packets when a link or router fails.
-        operation: Located<Operation> = "ip",
+        /// Forwarding operation of the packets when a link or router fails, or with events of LDP: `push`, `swap`, `php` or `unlabeled`, whose packets leave with the label or by the LSP of the tester. Default: `swap` with events of LDP, otherwise `ip`.
+        operation: Option<Located<Operation>>,
+        /// Time from the loss of the session to the restart of the LDP speaker (`ldp-restart`).
+        restart_after: PositiveDuration = "1 s",
+        /// FT Reconnect Timeout and Recovery Time that the tester advertises in the trial of `ldp-restart` (RFC 3478), in whole milliseconds: the time for which the router is to keep the labels.
+        reconnect_time: Located<PositiveDuration> = "30 s",
         /// Packet rate at the IP layer. Packets go to the networks in turn, so the resolution of times is the interval between two packets to the same network.
         rate: BitRate = "100 Mbit/s",
         /// Size of the IP packets, including headers. Default: 46 B, or 66 B for IPv6.
@@ -198,6 +202,18 @@ choice!(ConvergenceEvent {
     "announce" => ConvergenceEvent::Announce,
     /// `fail_command` causes the failure of a link or router.
     "failure" => ConvergenceEvent::Failure,
+    /// The LDP session of the first receiving port ends without a notification: the TCP connection is reset, and the port sends no more hellos. Packets stop, or move to the other receiving ports, which advertise labels for the same LSPs.
+    "ldp-session-loss" => ConvergenceEvent::LdpSessionLoss,
+    /// The LDP session of the first receiving port ends with a Shutdown notification.
+    "ldp-shutdown" => ConvergenceEvent::LdpShutdown,
+    /// The LDP session of the first receiving port is established again; the time starts when it is up.
+    "ldp-session-up" => ConvergenceEvent::LdpSessionUp,
+    /// The first receiving port withdraws the labels of all LSPs (Label Withdraw).
+    "label-withdraw" => ConvergenceEvent::LabelWithdraw,
+    /// The first receiving port advertises the labels again (Label Mapping).
+    "label-mapping" => ConvergenceEvent::LabelMapping,
+    /// The LDP speaker of the first receiving port restarts: it has advertised graceful restart (FT Session TLV, RFC 3478), its session is lost, and it comes back after `restart_after`.
+    "ldp-restart" => ConvergenceEvent::LdpRestart,
 });
 
 choice!(RouteSource {

@@ -4,6 +4,7 @@
 mod build;
 mod cells;
 mod convergence;
+mod convergence_table;
 mod file;
 
 use crate::Scenario;
@@ -65,15 +66,28 @@ pub struct Tester {
 }
 
 impl Tester {
-    /// Returns the operations of all tests, those with a failure of the network included.
+    /// Returns the operations of all tests, those of convergence included.
     pub fn signaled_operations(&self) -> impl Iterator<Item = Operation> + '_ {
-        let of_failures = self.convergence.iter().map(|convergence| convergence.operation);
-        self.operations.iter().copied().chain(of_failures)
+        let of_events = self.convergence.iter().map(|convergence| convergence.operation);
+        self.operations.iter().copied().chain(of_events)
     }
 
     /// Returns the number of peers of a direction: at least one behind each receiving port.
     pub fn peer_count(&self, direction: &TrafficDirection) -> u32 {
         self.labels.map_or(1, |labels| labels.peers).max(direction.to.len() as u32)
+    }
+
+    /// Returns the receiving ports at which the label switched paths to a peer end: one, or with events of LDP all, of
+    /// which the others are alternatives to the first.
+    pub fn ports_of_peer<'a>(
+        &self,
+        direction: &'a TrafficDirection,
+        peer: u32,
+    ) -> impl Iterator<Item = usize> + use<'a> {
+        let is_behind_all = self.convergence.as_ref().is_some_and(Convergence::has_ldp_events);
+        let turn = peer as usize % direction.to.len();
+        let ports = direction.to.iter().enumerate();
+        ports.filter(move |(at, _)| is_behind_all || *at == turn).map(|(_, port)| *port)
     }
 
     /// Returns the address at the end of a peer's label switched path.

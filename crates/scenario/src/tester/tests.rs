@@ -123,6 +123,41 @@ fn errors_contain_the_remedy() {
 }
 
 #[test]
+fn events_of_ldp_need_its_labels_and_packets_that_use_them() {
+    let text = |labels: &str, convergence: &str| {
+        SMALL.replace("[labels]", &format!("[labels]\n{labels}\n[convergence]\n{convergence}"))
+    };
+    let by_ldp = "by = \"ldp\"";
+    let events = "events = [\"ldp-session-loss\", \"ldp-shutdown\", \"ldp-session-up\", \"label-withdraw\", \
+                  \"label-mapping\", \"ldp-restart\"]";
+    let tester = parse("tester.toml", &text(by_ldp, events)).unwrap();
+    let convergence = tester.convergence.as_ref().unwrap();
+    assert_eq!(tester.scenario.cells.len(), 6);
+    for (cell, event) in tester.scenario.cells.iter().zip(&convergence.events) {
+        assert_eq!(ConvergenceEvent::from_test_name(&cell.plan.tests[0].name), Some(*event));
+        // The default operation is the one whose packets have labels.
+        assert_eq!(convergence.operation_at(*event), Operation::Swap);
+    }
+    let two_ports = "to = [\"east\", \"south\"]\noperations = [\"swap\"]";
+    let south = "[port.south]\ninterface = \"eth3\"\naddress = \"192.0.2.10/30\"\nrouter = \"192.0.2.9\"\n[routes]";
+    for (labels, settings, to, message) in [
+        ("", events, "to = [\"east\"]", "the event \"ldp-session-loss\" needs labels set up by LDP"),
+        ("by = \"rsvp-te\"", "events = [\"label-withdraw\"]", "", "set by = \"ldp\" in a table [labels]"),
+        (by_ldp, "events = [\"label-mapping\"]\noperation = \"pop\"", "", "packets leave by routes"),
+        (by_ldp, "events = [\"ldp-restart\"]\noperation = \"ip\"", "", "set operation = \"swap\""),
+        (by_ldp, "events = [\"ldp-restart\", \"ldp-restart\"]", "", "is listed twice"),
+        (by_ldp, "events = [\"ldp-restart\"]\nreconnect_time = \"1 us\"", "", "in whole milliseconds"),
+        (by_ldp, "events = [\"ldp-restart\"]", two_ports, "remove `operations`"),
+        (by_ldp, "events = [\"ldp-session\"]", "", "did you mean"),
+    ] {
+        let to = if to.is_empty() { "to = [\"east\"]" } else { to };
+        let text = text(labels, settings).replace("to = [\"east\"]", to).replace("[routes]", south);
+        let error = parse("tester.toml", &text).unwrap_err().to_string();
+        assert!(error.contains(message), "{message}: {error}");
+    }
+}
+
+#[test]
 fn lsps_by_rsvp_te_carry_ipv4_and_need_configured_routes() {
     let text = SMALL.replace("[labels]", "[labels]\nby = \"rsvp-te\"");
     assert_eq!(parse("tester.toml", &text).unwrap().labels.unwrap().source, LabelSource::RsvpTe);

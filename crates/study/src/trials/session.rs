@@ -154,16 +154,17 @@ impl<'a> TestSession<'a> {
     }
 
     /// Performs a trial like [`TestSession::perform`] and also returns the convergence times in nanoseconds, each with its
-    /// number of networks.
+    /// number of networks, and further observations.
     pub fn perform_converging(
         &mut self,
         subject: &str,
         trial: &Trial,
-    ) -> Result<(TrialResult, Vec<(u64, u64)>), TestAbort> {
+    ) -> Result<(TrialResult, Vec<(u64, u64)>, Vec<String>), TestAbort> {
         let derived = derive::packets(self.plan, self.test, trial);
-        let (result, outcome) = self.perform_plan(subject, trial, &derived)?;
+        let (result, mut outcome) = self.perform_plan(subject, trial, &derived)?;
+        let observations = std::mem::take(&mut outcome.observations);
         let times = outcome::convergence(outcome, &self.test.probe.name);
-        Ok((result, times))
+        Ok((result, times, observations))
     }
 
     fn perform_plan(

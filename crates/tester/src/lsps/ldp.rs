@@ -4,14 +4,16 @@
 use super::{end, peers_behind, penultimate, router_address};
 use crate::port::OpenPort;
 use netstage_core::edge::IpPrefix;
-use netstage_core::ldp::{Binding, LdpConfig, LdpEvent};
+use netstage_core::ldp::{Binding, FtSession, GracefulRestart, LdpConfig, LdpEvent, LdpPhase};
+use netstage_core::time::Duration;
+use netstage_host::clock::monotonic_ns;
 use netstage_host::netns::Namespace;
-use netstage_routing::ldp::{self, LdpCommand, LdpInterface, LdpReport, LdpSockets};
+use netstage_routing::ldp::{self, LdpCommand, LdpInterface, LdpReport, LdpSockets, SessionEnding};
 use netstage_routing::session_thread;
 use netstage_scenario::tester::{Operation, Tester, TrafficDirection};
 use netstage_wire::ldp::message::Fec;
 use netstage_wire::mpls::LabelValue;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,13 +31,36 @@ type LdpSpeakerTask = (LdpConfig, LdpSockets, UnboundedReceiver<LdpCommand>, Arc
 struct LdpSpeaker {
     commands: UnboundedSender<LdpCommand>,
     state: Arc<Mutex<LdpPeerState>>,
+    bindings: Vec<(Fec, Binding)>,
+    offer: Mutex<Offer>,
 }
 
-#[derive(Debug, Default)]
-struct LdpPeerState {
-    is_up: bool,
+/// Session and labels that a port offers the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Whether the port has a session.
+    pub has_session: bool,
+    /// Whether it advertises labels.
+    pub has_labels: bool,
+    /// Graceful restart that it advertises.
+    pub restart: Option<GracefulRestart>,
+}
+
+const COMPLETE: Offer = Offer { has_session: true, has_labels: true, restart: None };
+
+/// State of a port's session with the router.
+#[derive(Clone, Debug, Default)]
+pub struct LdpPeerState {
+    /// Whether the session is up.
+    pub is_up: bool,
+    /// Time at which the session came up (CLOCK_MONOTONIC).
+    pub up_ns: u64,
+    /// Number of withdrawn labels that the router has released in this session, and time of the last release.
+    pub released: (u32, u64),
     /// Labels that the router advertises, by prefix.
     labels: BTreeMap<(IpAddr, u8), LabelValue>,
+    /// Prefixes whose labels the router has withdrawn in this session.
+    withdrawn: BTreeSet<(IpAddr, u8)>,
     fault: Option<String>,
     /// Number of sessions that have ended, and reason of the last end.
     ended: u32,
@@ -59,9 +84,10 @@ impl LdpSpeakers {
             };
             // Cannot fail, because the receiver is in `tasks`.
             let _ = commands.send(LdpCommand::SetAddresses(vec![address.into()]));
-            let _ = commands.send(LdpCommand::Bind(bindings(tester, number)));
+            let bindings = bindings(tester, number);
+            let _ = commands.send(LdpCommand::Bind(bindings.clone()));
             tasks.push((LdpConfig::new(address, address), place, received, Arc::clone(&state)));
-            speakers.push(LdpSpeaker { commands, state });
+            speakers.push(LdpSpeaker { commands, state, bindings, offer: Mutex::new(COMPLETE) });
         }
         let epoch = std::time::Instant::now();
         let speak = move |(config, place, received, state): LdpSpeakerTask| async move {
@@ -94,10 +120,14 @@ impl LdpSpeakers {
         label.ok_or_else(|| speaker.missing_label(port, operation, end))
     }
 
-    /// Returns the number of sessions that have ended, and a message for the last port with such an end.
-    pub fn ended_sessions(&self, ports: &[OpenPort]) -> (u32, Option<String>) {
+    /// Returns the number of sessions that have ended, except those of one port, and a message for the last port with
+    /// such an end.
+    pub fn ended_sessions(&self, ports: &[OpenPort], except: Option<usize>) -> (u32, Option<String>) {
         let (mut count, mut message) = (0, None);
-        for (speaker, port) in self.0.iter().zip(ports) {
+        for (number, (speaker, port)) in self.0.iter().zip(ports).enumerate() {
+            if Some(number) == except {
+                continue;
+            }
             let state = lock(&speaker.state);
             count += state.ended;
             if state.ended > 0 {
@@ -106,6 +136,84 @@ impl LdpSpeakers {
             }
         }
         (count, message)
+    }
+
+    /// Changes the session and the labels that a port offers the router, and waits until the messages are queued.
+    pub fn offer(&self, port: usize, wanted: Offer) {
+        let speaker = &self.0[port];
+        let mut offer = lock(&speaker.offer);
+        if offer.has_labels != wanted.has_labels {
+            self.set_labels(port, wanted.has_labels);
+        }
+        // Graceful restart is advertised at the beginning of a session.
+        if offer.has_session && (!wanted.has_session || offer.restart != wanted.restart) {
+            self.end_session(port, SessionEnding::Shutdown, None);
+            offer.has_session = false;
+        }
+        speaker.send(LdpCommand::SetRestart(wanted.restart));
+        if wanted.has_session && !offer.has_session {
+            self.resume(port);
+        }
+        *offer = wanted;
+        // The answer follows the execution of all commands.
+        let _ = ldp::snapshot(&speaker.commands);
+    }
+
+    /// Advertises or withdraws the labels of a port, until the next [`LdpSpeakers::offer`].
+    pub fn set_labels(&self, port: usize, is_advertised: bool) {
+        let speaker = &self.0[port];
+        speaker.send(match is_advertised {
+            true => LdpCommand::Bind(speaker.bindings.clone()),
+            false => LdpCommand::Unbind(speaker.bindings.iter().map(|(fec, _)| *fec).collect()),
+        });
+    }
+
+    /// Ends the session of a port.
+    pub fn end_session(&self, port: usize, ending: SessionEnding, resume_after: Option<Duration>) {
+        self.0[port].send(LdpCommand::Suspend { ending, resume_after });
+    }
+
+    /// Starts discovery at a port whose session was ended.
+    pub fn resume(&self, port: usize) {
+        self.0[port].send(LdpCommand::Resume);
+    }
+
+    /// Sets what a port offers after [`LdpSpeakers::set_labels`], [`LdpSpeakers::end_session`] and
+    /// [`LdpSpeakers::resume`].
+    pub fn set_offer(&self, port: usize, offer: Offer) {
+        *lock(&self.0[port].offer) = offer;
+    }
+
+    /// Returns the state of a port's session.
+    pub fn state(&self, port: usize) -> LdpPeerState {
+        lock(&self.0[port].state).clone()
+    }
+
+    /// Returns the number of labels that a port advertises.
+    pub fn label_count(&self, port: usize) -> usize {
+        self.0[port].bindings.len()
+    }
+
+    /// Returns the FT Session TLV of the router in the session of a port.
+    pub fn ft_session(&self, port: usize) -> Option<FtSession> {
+        let snapshot = ldp::snapshot(&self.0[port].commands)?;
+        let mut neighbors = snapshot.neighbors.iter();
+        neighbors.find(|neighbor| neighbor.phase == Some(LdpPhase::Operational))?.ft_session
+    }
+
+    /// Describes a missing session.
+    pub fn session_fault(&self, ports: &[OpenPort], port: usize) -> Option<String> {
+        let state = lock(&self.0[port].state);
+        (!state.is_up).then(|| no_session(&ports[port], state.fault.as_ref()))
+    }
+}
+
+/// Describes a missing session with the router.
+fn no_session(port: &OpenPort, fault: Option<&String>) -> String {
+    let router = port.settings.router;
+    match fault {
+        Some(fault) => format!("no LDP session with {router}: {fault}"),
+        None => format!("no LDP session with {router} yet; check that LDP is enabled there"),
     }
 }
 
@@ -119,6 +227,11 @@ impl Drop for LdpSpeakers {
 }
 
 impl LdpSpeaker {
+    fn send(&self, command: LdpCommand) {
+        // Fails only if the speaker has ended, which is a fault of its state.
+        let _ = self.commands.send(command);
+    }
+
     /// Returns the label that the router advertises for an address.
     fn label_of(&self, address: Ipv4Addr) -> Option<LabelValue> {
         lock(&self.state).labels.get(&(address.into(), 32)).copied()
@@ -137,27 +250,33 @@ impl LdpSpeaker {
     fn missing_label(&self, port: &OpenPort, operation: Operation, loopback: Ipv4Addr) -> String {
         let router = port.settings.router;
         let state = lock(&self.state);
-        match (&state.fault, state.is_up) {
-            (Some(fault), false) => format!("no LDP session with {router}: {fault}"),
-            (None, false) => format!("no LDP session with {router} yet; check that LDP is enabled there"),
-            (_, true) => match operation {
-                Operation::Pop => format!("{router} advertises no label for itself"),
-                _ => format!(
-                    "{router} advertises no label for {loopback}/32; check that it has a route to this address"
-                ),
-            },
+        match operation {
+            _ if !state.is_up => no_session(port, state.fault.as_ref()),
+            Operation::Pop => format!("{router} advertises no label for itself"),
+            _ if state.withdrawn.contains(&(loopback.into(), 32)) => format!(
+                "{router} has withdrawn its label for {loopback}/32, as with ordered control; without a label, packets \
+                 cannot be sent"
+            ),
+            _ => format!(
+                "{router} advertises no label for {loopback}/32; check that it has a route to this address"
+            ),
         }
     }
 }
 
-fn lock(state: &Mutex<LdpPeerState>) -> MutexGuard<'_, LdpPeerState> {
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn update(state: &mut LdpPeerState, report: LdpReport) {
     match report {
         LdpReport::Fault(fault) => state.fault = Some(fault.to_string()),
-        LdpReport::Event(LdpEvent::Up { .. }) => (state.is_up, state.fault) = (true, None),
+        LdpReport::Event(LdpEvent::Up { .. }) => {
+            (state.is_up, state.up_ns, state.fault) = (true, monotonic_ns(), None);
+        }
+        LdpReport::Event(LdpEvent::Released { .. }) => {
+            state.released = (state.released.0 + 1, monotonic_ns());
+        }
         LdpReport::Event(LdpEvent::Down { reason: why, .. } | LdpEvent::SetupFailed { reason: why, .. }) => {
             let ended = state.ended + u32::from(state.is_up);
             let end_reason = why.to_string();
@@ -169,10 +288,12 @@ fn update(state: &mut LdpPeerState, report: LdpReport) {
             };
         }
         LdpReport::Event(LdpEvent::Mapping { fec: Fec::Prefix { address, length }, label, .. }) => {
+            state.withdrawn.remove(&(address, length));
             state.labels.insert((address, length), label);
         }
         LdpReport::Event(LdpEvent::Withdrawn { fec: Fec::Prefix { address, length }, .. }) => {
             state.labels.remove(&(address, length));
+            state.withdrawn.insert((address, length));
         }
         LdpReport::Event(_) => {}
     }

@@ -3,7 +3,7 @@
 //! With either protocol each port is a router of its own. Receiving ports are the egresses of LSPs to addresses behind
 //! them, one for each peer.
 
-mod ldp;
+pub(crate) mod ldp;
 mod rsvp;
 
 use super::port::OpenPort;
@@ -71,11 +71,12 @@ impl Lsps {
         (0..tester.peer_count(direction)).map(label).collect()
     }
 
-    /// Returns the number of sessions or LSPs that have ended, and a message for the last port with such an end.
-    pub fn ended_sessions(&self, ports: &[OpenPort]) -> (u32, Option<String>) {
+    /// Returns the number of sessions or LSPs that have ended, and a message for the last port with such an end. The LDP
+    /// sessions of the port `except` do not count.
+    pub fn ended_sessions(&self, ports: &[OpenPort], except: Option<usize>) -> (u32, Option<String>) {
         match self {
             Lsps::Configured => (0, None),
-            Lsps::Ldp(speakers) => speakers.ended_sessions(ports),
+            Lsps::Ldp(speakers) => speakers.ended_sessions(ports, except),
             Lsps::Rsvp(speakers) => speakers.ended_lsps(ports),
         }
     }
@@ -119,10 +120,8 @@ fn end(tester: &Tester, operation: Operation, (direction, peer): (&TrafficDirect
 /// Returns the peers behind a receiving port, with their direction.
 fn peers_behind(tester: &Tester, port: usize) -> impl Iterator<Item = (&TrafficDirection, u32)> {
     tester.directions.iter().flat_map(move |direction| {
-        let count = direction.to.len();
-        let position = direction.to.iter().position(|to| *to == port);
-        let peers = 0..tester.peer_count(direction);
-        peers.filter(move |peer| Some(*peer as usize % count) == position).map(move |peer| (direction, peer))
+        let is_behind = move |peer: &u32| tester.ports_of_peer(direction, *peer).any(|other| other == port);
+        (0..tester.peer_count(direction)).filter(is_behind).map(move |peer| (direction, peer))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Convergence of BGP routers per network: time until packets follow the new routes (RFC 7747, terms of RFC 6412).
+//! Convergence of routers per network: time until packets follow new routes and labels (RFC 7747, terms of RFC 6412).
 
 use super::{FrameProbe, pauses, void};
 use crate::format::quantity;
@@ -21,9 +21,9 @@ pub fn run(
     let trial = Trial { load, frame: probe.frame, length, pauses: pauses(session), tag_after: None };
     let (patience, subject) = (FaultTolerance::default(), &probe.subject);
     let mut faults = Vec::new();
-    let (result, times) = loop {
-        let (result, times) = session.perform_converging(subject, &trial)?;
-        let Some(fault) = result.fault(&trial, patience.tolerance) else { break (result, times) };
+    let (result, times, observations) = loop {
+        let (result, times, observations) = session.perform_converging(subject, &trial)?;
+        let Some(fault) = result.fault(&trial, patience.tolerance) else { break (result, times, observations) };
         faults.push(fault);
         if faults.len() as u32 > patience.repeats {
             return Err(void(session, subject, &faults));
@@ -52,6 +52,9 @@ pub fn run(
     }
     session.add_value(Metric::TestLost, subject, result.lost() as f64);
     session.add_value(Metric::TestOutage, subject, result.lost() as f64 / load.0);
+    for observation in observations {
+        session.add_verdict(format!("{subject}: {observation}"));
+    }
     let interval = f64::from(networks) / load.0;
     session.add_verdict(format!(
         "{subject}: resolution {}, the interval between packets to a network",

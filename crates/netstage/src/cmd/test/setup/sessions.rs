@@ -59,7 +59,7 @@ fn frr(ports: &[&TesterPort], identifier: Ipv4Addr, family: &str, tester: &Teste
         let password =
             md5.as_ref().map_or(String::new(), |key| format!(" neighbor {address} password {key}\n"));
         // The next hops are the ends of label-switched paths, beyond the neighbor.
-        let beyond = match tester.operations.contains(&Operation::Push) {
+        let beyond = match tester.signaled_operations().any(|signaled| signaled == Operation::Push) {
             true => format!(" neighbor {address} disable-connected-check\n"),
             false => String::new(),
         };
@@ -79,15 +79,17 @@ fn frr(ports: &[&TesterPort], identifier: Ipv4Addr, family: &str, tester: &Teste
 
 /// Returns FRR's LDP sessions, and its routes to the ends of the tester's paths.
 fn frr_ldp(identifier: Ipv4Addr, tester: &Tester) -> String {
-    let does = |operation| tester.operations.contains(&operation);
+    let does = |operation| tester.signaled_operations().any(|signaled| signaled == operation);
     let pops_for_next = does(Operation::Php) || does(Operation::Unlabeled);
     let mut text = String::new();
     for direction in &tester.directions {
         for peer in 0..tester.peer_count(direction) {
-            let next_hop = tester.ports[direction.to[peer as usize % direction.to.len()]].address.0;
             let penultimate = pops_for_next.then(|| penultimate(tester, direction, peer));
             for end in std::iter::once(tester.loopback(direction, peer)).chain(penultimate) {
-                text.push_str(&format!("ip route {end}/32 {next_hop}\n"));
+                for port in tester.ports_of_peer(direction, peer) {
+                    let next_hop = tester.ports[port].address.0;
+                    text.push_str(&format!("ip route {end}/32 {next_hop}\n"));
+                }
             }
         }
     }
