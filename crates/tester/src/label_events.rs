@@ -272,11 +272,7 @@ fn times(
 
 /// Returns the times from the event to the first packet of each network at another port. A network whose packets still
 /// arrive at the first port at the end, or no longer at all, is omitted; `gap_ns` is the time between two of its packets.
-fn moved_times(
-    watched: &EventArrivals,
-    (first, others): (usize, &[usize]),
-    gap_ns: u64,
-) -> Vec<(u64, u64)> {
+fn moved_times(watched: &EventArrivals, (first, others): (usize, &[usize]), gap_ns: u64) -> Vec<(u64, u64)> {
     let is_present = |arrival: &NetworkArrival| arrival.last_ns + 2 * gap_ns >= watched.end_ns;
     let moved = |network: usize| {
         let arrivals = || others.iter().map(|port| &watched.arrivals[*port][network]);
@@ -330,11 +326,8 @@ mod tests {
 
     #[test]
     fn the_ft_session_tlv_is_described() {
-        let found = FtSession {
-            learns_from_network: true,
-            reconnect_timeout_ms: 120_000,
-            recovery_time_ms: 1_500,
-        };
+        let found =
+            FtSession { learns_from_network: true, reconnect_timeout_ms: 120_000, recovery_time_ms: 1_500 };
         let text = ft_session_text(Some(found));
         assert!(text.ends_with("reconnect timeout 120 s and recovery time 1.5 s"), "{text}");
         assert!(ft_session_text(None).contains("does not support graceful restart"));

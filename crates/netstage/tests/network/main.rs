@@ -79,6 +79,7 @@ netstage_harness::main![
     tester::gobgp,
     tester::kernel,
     tester::labels,
+    tester::ldp,
     tester::ovs,
     tester::uml,
     tester::verdicts,

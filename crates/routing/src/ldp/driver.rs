@@ -32,6 +32,8 @@ const MAX_QUEUE: usize = 256 << 10;
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(4);
 /// Interval between checks of the signature counters while a peer has no session.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between attempts to listen again after a suspension.
+const RESUME_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest sleep of the timer, for deadlines that are never reached.
 const MAX_SLEEP: Duration = Duration::from_secs(3600);
 
@@ -44,7 +46,8 @@ pub(super) struct Driver<H> {
     protection: Protection,
     epoch: std::time::Instant,
     discovery: Discovery,
-    listener: TcpListener,
+    /// Socket for connections of peers; `None` while discovery is suspended.
+    listener: Option<TcpListener>,
     connections: BTreeMap<Number, PeerConnection>,
     /// Number of the last connection.
     last_number: u64,
@@ -84,12 +87,7 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
         let keys = place.md5_keys.iter().map(|(peer, key)| (IpAddr::V4(*peer), key.clone()));
         let protection = Protection { md5_keys: keys.collect(), security_hops: None };
         let discovery = Discovery::open(&config, &place)?;
-        let bound = place.namespace.run(|| peering::bind((transport, PORT).into(), &protection)).flatten();
-        let listener = bound.and_then(peering::listen).map_err(|error| {
-            let remedy = "use an address of the namespace on which no other program listens";
-            let message = format!("cannot listen on {transport}, TCP port {PORT}: {error}; {remedy}");
-            io::Error::new(error.kind(), message)
-        })?;
+        let listener = Some(listen(&place, transport, &protection)?);
         let signatures = SignatureCounters::new(&place.namespace)?;
         let mut driver = Driver {
             speaker: LdpSpeaker::new(config),
@@ -135,6 +133,7 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
                 self.speaker.handle_closed(now, number);
             }
         }
+        self.listener = None;
         // Connection attempts are aborted.
         self.attempts = JoinSet::new();
         self.speaker.shut_down(now);
@@ -143,8 +142,15 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
     }
 
     fn resume(&mut self) {
-        if self.suspended_until.take().is_some() {
-            self.discover();
+        if self.suspended_until.is_none() {
+            return;
+        }
+        match listen(&self.place, self.transport, &self.protection) {
+            Ok(listener) => {
+                (self.listener, self.suspended_until) = (Some(listener), None);
+                self.discover();
+            }
+            Err(_) => self.suspended_until = Some(self.now() + RESUME_INTERVAL),
         }
     }
 
@@ -207,7 +213,9 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
         if self.connections.values().any(|connection| connection.poll_ready(context).is_ready()) {
             return Poll::Ready(Wake::Connections);
         }
-        if let Poll::Ready(accepted) = self.listener.poll_accept(context) {
+        if let Some(Poll::Ready(accepted)) =
+            self.listener.as_ref().map(|listener| listener.poll_accept(context))
+        {
             return Poll::Ready(Wake::Accepted(accepted));
         }
         if let Poll::Ready(Some(Ok(attempt))) = self.attempts.poll_join_next(context) {
@@ -249,10 +257,6 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
 
     fn handle_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
         let IpAddr::V4(remote) = remote.ip() else { return };
-        if self.suspended_until.is_some() {
-            // The port seems closed to the peer.
-            return drop(PeerConnection::new(stream).map(PeerConnection::reset));
-        }
         if let Some(number) = self.add_connection(stream) {
             self.counters.add(Counter::Accepted, 1);
             self.speaker.handle_accepted(self.now(), number, remote);
@@ -436,4 +440,14 @@ impl<H: FnMut(Instant, LdpReport)> Driver<H> {
             self.report(LdpReport::Fault(LdpFault::Signatures { dropped, peers }));
         }
     }
+}
+
+/// Listens at the transport address.
+fn listen(place: &LdpSockets, transport: Ipv4Addr, protection: &Protection) -> io::Result<TcpListener> {
+    let bound = place.namespace.run(|| peering::bind((transport, PORT).into(), protection)).flatten();
+    bound.and_then(peering::listen).map_err(|error| {
+        let remedy = "use an address of the namespace on which no other program listens";
+        let message = format!("cannot listen on {transport}, TCP port {PORT}: {error}; {remedy}");
+        io::Error::new(error.kind(), message)
+    })
 }

@@ -2,13 +2,16 @@
 
 use crate::pair::{LEFT_MAC, Pair, RIGHT_MAC};
 use crate::running::{LEFT, RIGHT, Running, config, fec, identifier, left, link, right, start, transit};
-use netstage_core::ldp::{Binding, LdpConfig, LdpEvent, LdpNeighbor, LdpPhase, LdpSessionEnd};
+use netstage_core::ldp::{
+    Binding, GracefulRestart, LdpConfig, LdpEvent, LdpNeighbor, LdpPhase, LdpSessionEnd,
+};
+use netstage_core::time::Duration;
 use netstage_harness::needs;
 use netstage_host::netns::Namespace;
 use netstage_host::netns::netlink::{Netlink, VethOptions};
 use netstage_host::netns::routes::{Metrics, StaticRoute};
 use netstage_routing::ldp::counter::Counter;
-use netstage_routing::ldp::{LdpCommand, LdpFault, LdpReport, LdpSnapshot, LdpSockets};
+use netstage_routing::ldp::{LdpCommand, LdpFault, LdpReport, LdpSnapshot, LdpSockets, SessionEnding};
 use netstage_wire::ldp::LdpStatus;
 use netstage_wire::mpls::LabelValue;
 use std::collections::BTreeMap;
@@ -66,6 +69,59 @@ async fn ten_thousand_labels_are_advertised_and_withdrawn_and_sessions_shut_down
 
     here.stop().await;
     assert_eq!(there.down().await, LdpSessionEnd::Received(LdpStatus::SHUTDOWN));
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn a_suspended_speaker_is_silent_until_it_resumes() {
+    let pair = Pair::new(VethOptions::default());
+    let hold = |address| LdpConfig { link_hold: Duration::from_secs(3), ..config(address) };
+    let restart = GracefulRestart {
+        reconnect: Duration::from_secs(60),
+        recovery: Duration::from_secs(60),
+        neighbor_liveness: Duration::from_secs(60),
+        max_recovery: Duration::from_secs(60),
+    };
+    // The suspended speaker has the higher address, so that it connects.
+    let mut here = start(hold(RIGHT), right(&pair));
+    let mut there = start(LdpConfig { restart: Some(restart), ..hold(LEFT) }, left(&pair));
+    here.tell(LdpCommand::SetAddresses(vec![RIGHT.into()]));
+    here.tell(LdpCommand::Bind(vec![transit(0, LEFT)]));
+    here.up().await;
+    there.up().await;
+    // A reset has no notification, and a shutdown has one. Bindings survive both.
+    for (ending, expected) in [
+        (SessionEnding::Reset, LdpSessionEnd::Lost),
+        (SessionEnding::Shutdown, LdpSessionEnd::Received(LdpStatus::SHUTDOWN)),
+    ] {
+        here.tell(LdpCommand::Suspend { ending, resume_after: None });
+        assert_eq!(there.down().await, expected);
+        let address = (RIGHT, netstage_wire::ldp::PORT);
+        let connecting = pair.left.run(|| std::net::TcpStream::connect(address)).unwrap();
+        assert_eq!(connecting.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+        let LdpSnapshot { neighbors, .. } = here.snapshot().await;
+        assert_eq!(neighbors, []);
+        here.tell(LdpCommand::Resume);
+        let mapped = |event| matches!(event, LdpEvent::Mapping { .. }).then_some(());
+        there.event("the mapping after the session", mapped).await;
+    }
+    // With graceful restart at both ends, the peer keeps the labels until the speaker is back by itself.
+    here.tell(LdpCommand::SetRestart(Some(restart)));
+    here.tell(LdpCommand::Suspend { ending: SessionEnding::Shutdown, resume_after: Some(Duration::ZERO) });
+    there.down().await;
+    there.up().await;
+    let LdpSnapshot { neighbors, .. } = here.snapshot().await;
+    assert_eq!(neighbors[0].ft_session.map(|found| found.reconnect_timeout_ms), Some(60_000));
+    let resume_after = Some(Duration::from_millis(100));
+    here.tell(LdpCommand::Suspend { ending: SessionEnding::Reset, resume_after });
+    let restarting = |event| match event {
+        LdpEvent::Down { .. } => panic!("the labels are void"),
+        LdpEvent::Restarting { reason, .. } => Some(reason),
+        _ => None,
+    };
+    assert_eq!(there.event("a restart", restarting).await, LdpSessionEnd::Lost);
+    there.up().await;
+    here.stop().await;
+    there.down().await;
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -215,6 +271,7 @@ async fn different_keys_are_reported_at_both_ends_and_equal_keys_allow_a_session
 
 netstage_harness::tests![
     ten_thousand_labels_are_advertised_and_withdrawn_and_sessions_shut_down,
+    a_suspended_speaker_is_silent_until_it_resumes,
     failed_bindings_and_sockets_are_reported,
     many_speakers_share_an_interface,
     remote_routers_are_found_by_targeted_hellos,

@@ -139,7 +139,8 @@ fn events_of_ldp_need_its_labels_and_packets_that_use_them() {
         assert_eq!(convergence.operation_at(*event), Operation::Swap);
     }
     let two_ports = "to = [\"east\", \"south\"]\noperations = [\"swap\"]";
-    let south = "[port.south]\ninterface = \"eth3\"\naddress = \"192.0.2.10/30\"\nrouter = \"192.0.2.9\"\n[routes]";
+    let south =
+        "[port.south]\ninterface = \"eth3\"\naddress = \"192.0.2.10/30\"\nrouter = \"192.0.2.9\"\n[routes]";
     for (labels, settings, to, message) in [
         ("", events, "to = [\"east\"]", "the event \"ldp-session-loss\" needs labels set up by LDP"),
         ("by = \"rsvp-te\"", "events = [\"label-withdraw\"]", "", "set by = \"ldp\" in a table [labels]"),

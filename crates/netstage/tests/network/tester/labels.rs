@@ -1,7 +1,7 @@
 //! Test of label distribution between the router and the tester by LDP.
 
 use super::network::{TesterNetwork, assert_all_received, refusal, trials};
-use netstage_core::ldp::{Binding, LdpConfig, NullLabel};
+use netstage_core::ldp::{Binding, LdpConfig, LdpEvent, NullLabel};
 use netstage_host::netns::Namespace;
 use netstage_routing::ldp::{self, Fec, LabelValue};
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,6 +14,16 @@ pub struct Distributor {
 
 impl Distributor {
     pub fn start(router: &Namespace, bindings: Vec<(Fec, Binding)>) -> Distributor {
+        Distributor::start_with(router, bindings, |_| (), |_| ())
+    }
+
+    /// Starts a speaker with a changed configuration, whose events are reported.
+    pub fn start_with(
+        router: &Namespace,
+        bindings: Vec<(Fec, Binding)>,
+        configure: impl Fn(&mut LdpConfig),
+        mut on_event: impl FnMut(LdpEvent) + Send + 'static,
+    ) -> Distributor {
         let (commands, received) = tokio::sync::mpsc::unbounded_channel();
         let own: Ipv4Addr = [192, 0, 2, 1].into();
         let interface = |number: u8| ldp::LdpInterface {
@@ -28,15 +38,15 @@ impl Distributor {
         };
         commands.send(ldp::LdpCommand::SetAddresses(vec![own.into()])).unwrap();
         commands.send(ldp::LdpCommand::Bind(bindings)).unwrap();
-        let config = LdpConfig { null: NullLabel::Explicit, ..LdpConfig::new(own, own) };
+        let mut config = LdpConfig { null: NullLabel::Explicit, ..LdpConfig::new(own, own) };
+        configure(&mut config);
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let epoch = std::time::Instant::now();
             runtime
-                .block_on(ldp::run(config, place, epoch, received, |_, report| {
-                    if let ldp::LdpReport::Fault(fault) = report {
-                        println!("the router: {fault}");
-                    }
+                .block_on(ldp::run(config, place, epoch, received, |_, report| match report {
+                    ldp::LdpReport::Fault(fault) => println!("the router: {fault}"),
+                    ldp::LdpReport::Event(event) => on_event(event),
                 }))
                 .unwrap();
         });

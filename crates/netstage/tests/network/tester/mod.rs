@@ -10,6 +10,7 @@ pub mod frr;
 pub mod gobgp;
 pub mod kernel;
 pub mod labels;
+pub mod ldp;
 mod network;
 pub mod ovs;
 pub mod uml;

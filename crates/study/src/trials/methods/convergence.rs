@@ -23,7 +23,9 @@ pub fn run(
     let mut faults = Vec::new();
     let (result, times, observations) = loop {
         let (result, times, observations) = session.perform_converging(subject, &trial)?;
-        let Some(fault) = result.fault(&trial, patience.tolerance) else { break (result, times, observations) };
+        let Some(fault) = result.fault(&trial, patience.tolerance) else {
+            break (result, times, observations);
+        };
         faults.push(fault);
         if faults.len() as u32 > patience.repeats {
             return Err(void(session, subject, &faults));
