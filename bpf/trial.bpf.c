@@ -142,11 +142,12 @@ struct progress {
 };
 
 /* Arrival of the first packet to a network after the event, of its last packet, and the longest time between two packets
- * of which the second arrived after the event. */
+ * of which the second arrived after the event, with the arrival of that second packet. */
 struct arrival {
 	u64 first;
 	u64 last;
 	u64 gap;
+	u64 gap_end;
 };
 
 struct {
@@ -741,8 +742,10 @@ INLINE void watch(u32 network, u64 time)
 		return;
 	if (trial->event && !arrival->first)
 		arrival->first = time;
-	if (trial->event && arrival->last && time > arrival->last && time - arrival->last > arrival->gap)
+	if (trial->event && arrival->last && time > arrival->last && time - arrival->last > arrival->gap) {
 		arrival->gap = time - arrival->last;
+		arrival->gap_end = time;
+	}
 	arrival->last = time;
 }
 

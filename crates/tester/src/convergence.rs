@@ -130,18 +130,44 @@ fn finish(command: &[String], started: io::Result<Child>) -> Result<(), RunFailu
 }
 
 /// Returns, for each network, the longest time without a packet after the event. Its packets may leave by another port
-/// afterwards. A network without packets at the end is omitted; `gap_ns` is the time between two packets to a network.
+/// afterwards, and return. A network without packets at the end is omitted; `gap_ns` is the time between two packets to
+/// a network.
 pub(super) fn gaps(watched: &EventArrivals, gap_ns: u64) -> Vec<(u64, u64)> {
     let networks = watched.arrivals.first().map_or(0, Vec::len);
     let gap = |network: usize| {
-        let mut arrivals: Vec<NetworkArrival> = watched.arrivals.iter().map(|port| port[network]).collect();
-        arrivals.sort_unstable_by_key(|arrival| arrival.last_ns);
-        let present = arrivals.pop().filter(|present| present.first_ns > 0)?;
-        let before = arrivals.last().map(|previous| previous.last_ns).filter(|last| *last > 0);
-        let change = before.map_or(0, |before| present.first_ns.saturating_sub(before));
-        (present.last_ns + 2 * gap_ns >= watched.end_ns).then_some(present.gap_ns.max(change))
+        let arrivals = || watched.arrivals.iter().map(|port| port[network]);
+        let present = arrivals().max_by_key(|arrival| arrival.last_ns)?;
+        let is_present = present.first_ns > 0 && present.last_ns + 2 * gap_ns >= watched.end_ns;
+        is_present.then(|| longest_absence(arrivals(), watched.event_ns))
     };
     counted((0..networks).filter_map(gap).collect())
+}
+
+/// Returns the longest time after an event in which a network's packets arrive at no port. A gap at one port does not
+/// count while packets arrive at another; of each port, the longest gap is known.
+fn longest_absence(arrivals: impl Iterator<Item = NetworkArrival>, event_ns: u64) -> u64 {
+    let presence = |arrival: NetworkArrival| {
+        let NetworkArrival { first_ns, last_ns, gap_ns, gap_end_ns } = arrival;
+        let first_ns = if first_ns > 0 { first_ns } else { last_ns };
+        match gap_ns {
+            0 => [(first_ns, last_ns); 2],
+            _ => {
+                let gap_start_ns = gap_end_ns.saturating_sub(gap_ns);
+                [(first_ns.min(gap_start_ns), gap_start_ns), (gap_end_ns, last_ns)]
+            }
+        }
+    };
+    let mut spans: Vec<(u64, u64)> =
+        arrivals.filter(|arrival| arrival.last_ns > 0).flat_map(presence).collect();
+    spans.sort_unstable();
+    let (mut longest, mut reached) = (0, spans.first().map_or(0, |span| span.1));
+    for (start, end) in spans {
+        if start > event_ns {
+            longest = longest.max(start.saturating_sub(reached));
+        }
+        reached = reached.max(end);
+    }
+    longest
 }
 
 /// Returns the times from the event to the first packet of each network at any of these ports.
@@ -174,17 +200,34 @@ mod tests {
     use super::*;
 
     fn arrivals(times: &[(u64, u64)]) -> Vec<NetworkArrival> {
-        times.iter().map(|&(first_ns, last_ns)| NetworkArrival { first_ns, last_ns, gap_ns: 0 }).collect()
+        let arrival =
+            |&(first_ns, last_ns)| NetworkArrival { first_ns, last_ns, ..NetworkArrival::default() };
+        times.iter().map(arrival).collect()
     }
 
     #[test]
-    fn the_longest_time_without_a_packet_is_that_of_the_port_in_use() {
-        // Networks that stay at the first port, end, move to the other port, and never arrive after the event.
-        let mut first = arrivals(&[(1_100, 8_900), (1_100, 5_000), (1_100, 2_000), (0, 900)]);
-        (first[0].gap_ns, first[1].gap_ns) = (400, 500);
-        let second = arrivals(&[(0, 0), (0, 0), (6_000, 9_000), (0, 0)]);
+    fn the_longest_time_without_a_packet_is_that_of_the_ports_in_use() {
+        // Networks that stay at the first port, end, move to the other port, never arrive after the event, and move to
+        // the other port and return.
+        let mut first = arrivals(&[(1_100, 8_900), (1_100, 5_000), (1_100, 2_000), (0, 900), (1_100, 9_000)]);
+        (first[0].gap_ns, first[0].gap_end_ns) = (400, 3_000);
+        (first[1].gap_ns, first[1].gap_end_ns) = (500, 2_000);
+        (first[4].gap_ns, first[4].gap_end_ns) = (4_000, 6_000);
+        let second = arrivals(&[(0, 0), (0, 0), (6_000, 9_000), (0, 0), (2_200, 5_700)]);
         let watched = EventArrivals { event_ns: 1_000, end_ns: 9_000, arrivals: vec![first, second] };
-        assert_eq!(gaps(&watched, 100), [(400, 1), (4_000, 1)]);
+        assert_eq!(gaps(&watched, 100), [(300, 1), (400, 1), (4_000, 1)]);
+    }
+
+    #[test]
+    fn a_gap_across_the_event_counts_and_earlier_ones_do_not() {
+        // The last packet before the event was at 200 at both ports, the first one after it at 1,500 at the second.
+        let of_port =
+            |first_ns, gap_ns| NetworkArrival { first_ns, last_ns: 9_000, gap_ns, gap_end_ns: first_ns };
+        let ports = [of_port(3_000, 2_800), of_port(1_500, 1_300)];
+        assert_eq!(longest_absence(ports.into_iter(), 1_000), 1_300);
+        // Earlier packets of both ports, at 100 and 800.
+        let ports = [of_port(1_100, 1_000), of_port(1_050, 250)];
+        assert_eq!(longest_absence(ports.into_iter(), 1_000), 250);
     }
 
     #[test]

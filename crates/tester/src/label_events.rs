@@ -301,7 +301,9 @@ mod tests {
     use super::*;
 
     fn arrivals(times: &[(u64, u64)]) -> Vec<NetworkArrival> {
-        times.iter().map(|&(first_ns, last_ns)| NetworkArrival { first_ns, last_ns, gap_ns: 0 }).collect()
+        let arrival =
+            |&(first_ns, last_ns)| NetworkArrival { first_ns, last_ns, ..NetworkArrival::default() };
+        times.iter().map(arrival).collect()
     }
 
     #[test]

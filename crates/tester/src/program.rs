@@ -91,6 +91,8 @@ pub struct NetworkArrival {
     pub last_ns: u64,
     /// Longest time between two packets of which the second arrived after the event.
     pub gap_ns: u64,
+    /// Time of that second packet.
+    pub gap_end_ns: u64,
 }
 
 /// First frame with a kind of fault (`struct sample`).
@@ -312,10 +314,10 @@ impl FrameReceiver {
 
     /// Returns the arrival times for each of this number of networks.
     pub fn arrivals(&self, networks: u32) -> Result<Vec<NetworkArrival>, BpfError> {
-        let arrivals: Array<&MapData, [u64; 3]> = map(&self.program, "arrivals")?;
+        let arrivals: Array<&MapData, [u64; 4]> = map(&self.program, "arrivals")?;
         let arrival = |network| {
-            let [first_ns, last_ns, gap_ns] = arrivals.get(&network, 0)?;
-            Ok(NetworkArrival { first_ns, last_ns, gap_ns })
+            let [first_ns, last_ns, gap_ns, gap_end_ns] = arrivals.get(&network, 0)?;
+            Ok(NetworkArrival { first_ns, last_ns, gap_ns, gap_end_ns })
         };
         (0..networks).map(arrival).collect()
     }

@@ -1,7 +1,7 @@
 //! Test of netstage's router with FRR, which exchanges labels and routes with the tester by LDP and BGP and configures
 //! the router: labels to swap, pop and push.
 
-use super::network::{TesterNetwork, assert_all_received, ip, trials};
+use super::network::{TesterNetwork, assert_all_received, found, ip, trials};
 use crate::support::{TestProcess, netstage, within};
 use netstage_harness::needs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn start(world: &TesterNetwork, setup: &str) -> Driven {
         "no zebra nexthop kernel enable\nno fpm use-next-hop-groups\nfpm address 127.0.0.1 port 2620\n",
     );
     let (routes, sessions) = setup.split_at(setup.find("mpls ldp").unwrap());
-    let (labels, sessions) = sessions.split_at(sessions.find("router bgp").unwrap());
+    let (labels, sessions) = sessions.split_at(sessions.find("router bgp").unwrap_or(sessions.len()));
     write("staticd.conf", routes);
     // Interfaces are configured later, so that no session starts before all labels are bound.
     let (global, interfaces) = labels.split_at(labels.find("  interface").unwrap());
@@ -125,4 +125,50 @@ fn frr_configures_the_router_by_ldp_and_bgp() {
     assert_all_received(&trials(&world.test(&configuration)));
 }
 
-netstage_harness::tests![frr_configures_the_router_by_ldp_and_bgp];
+/// Runs all events of LDP with packets that FRR's labels switch, and prints the results.
+fn events_of_ldp_have_the_effects_that_frr_defines() {
+    let world = TesterNetwork::new("tester-frr-events");
+    needs::program("ldpd", "frr");
+    let rest = "[routes]\ncount = 20\n[labels]\nby = \"ldp\"\npeers = 2\npush = 700\n[convergence]\n\
+                events = [\"ldp-session-loss\", \"ldp-session-up\", \"ldp-shutdown\", \"label-withdraw\", \
+                \"label-mapping\", \"ldp-restart\"]\nrate = \"3 Mbit/s\"\nafter = \"8 s\"\n";
+    for to in ["\"east\"", "\"east\", \"south\""] {
+        let head = format!("router = \"FRR\"\nready_within = \"60 s\"\nfrom = [\"west\"]\nto = [{to}]\n");
+        let configuration = world.configure(&head, rest);
+        let driven = start(&world, &world.setup(&configuration, "frr"));
+        let output = world.test(&configuration);
+        let cells = trials(&output);
+        let metric = |cell, metric| found(&output, cell, metric);
+        for (cell, (event, _, _)) in cells.iter().enumerate() {
+            let [first, median, p99, last, outage] = [
+                "test.convergence.first",
+                "test.convergence.median",
+                "test.convergence.p99",
+                "test.convergence",
+                "test.outage",
+            ]
+            .map(|name| metric(cell, name).map_or("-".into(), |time| format!("{:.1}", 1e3 * time)));
+            let lost = metric(cell, "test.lost");
+            println!("{to} {event}: {first} {median} {p99} {last} ms, outage {outage} ms, lost {lost:?}");
+        }
+        let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let of_cells = result["record"]["cells"].as_array().unwrap().iter();
+        let verdicts: Vec<String> = of_cells.map(|cell| cell["tests"][0]["verdicts"].to_string()).collect();
+        println!("{verdicts:#?}");
+        // A void run on a busy machine has no findings.
+        if output.status.code() == Some(0) {
+            assert!(verdicts[3].contains("withdrawn labels"), "{verdicts:?}");
+            assert!(verdicts[5].contains("advertises no FT Session TLV"), "{verdicts:?}");
+            // FRR does not keep the labels of a speaker that restarts: packets are lost, or move to the other port.
+            assert_eq!(metric(5, "test.outage").unwrap() > 0.9, !to.contains("south"), "{verdicts:?}");
+        }
+        drop(driven);
+        world.remove_record();
+    }
+}
+
+netstage_harness::tests![
+    frr_configures_the_router_by_ldp_and_bgp,
+    #[ignore = "two minutes of sessions that end and come: make test-full"]
+    events_of_ldp_have_the_effects_that_frr_defines,
+];
