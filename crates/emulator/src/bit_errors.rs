@@ -1,4 +1,4 @@
-//! Bit errors: flips bits of a packet, including its headers. The receivers detect the damage by their checksums.
+//! Bit errors: flips bits of a packet, including its headers. The receivers detect most damage by their checksums.
 
 use netstage_core::rng::RandomStream;
 

@@ -16,7 +16,7 @@ fn no_loss_is_missing() {
                         flow_detail = true\n[node.r]\nkind = \"router\"\n"
             .to_owned();
     let transports = ["udp", "udp", "udp", "multicast"];
-    let mut under_way = Vec::new();
+    let (mut under_way, mut undetected) = (Vec::new(), Vec::new());
     for (line, transport) in transports.iter().enumerate() {
         let begin = 200 * (1 + random.below(22));
         let end = 200 * (begin / 200 + 1 + random.below(10));
@@ -34,6 +34,8 @@ fn no_loss_is_missing() {
         // Bit errors are found at the end of the line, which the packets of the last moment reach after the end of the run.
         let finds_late = fault.starts_with("ber");
         under_way.push(if finds_late { (rate * delay).div_ceil(8 * 200) } else { 0 });
+        // Two flipped bits leave the checksum as it was if they are in the same column of 16 and change a 0 and a 1.
+        undetected.push(if finds_late { 1.0 / 32.0 } else { 0.0 });
         let group = if *transport == "multicast" { "multicast = { group = \"239.192.7.7\" }\n" } else { "" };
         let receiver =
             if *transport == "multicast" { format!("[\"t{line}\"]") } else { format!("\"t{line}\"") };
@@ -59,7 +61,8 @@ fn no_loss_is_missing() {
             (mean(&result, "flow.lost", &subject), counted("link.lost") + counted("link.drops"));
         // The last packet of a flow can reach its line after the end of the run, in which the line counts.
         let most = by_link + 1.0 + under_way[line] as f64;
-        assert!((by_link..=most).contains(&lost), "{transport}: {lost}, not {by_link} to {most}: {scenario}");
+        let least = by_link - (undetected[line] * by_link).ceil();
+        assert!((least..=most).contains(&lost), "{transport}: {lost}, not {least} to {most}: {scenario}");
         let sent = mean(&result, "flow.sent", &subject);
         assert!(by_link <= sent, "{transport}: {by_link} of {sent}");
     }
