@@ -173,6 +173,9 @@ impl<'a> RsvpMessage<'a> {
         let (mut has_flowspec, mut senders, mut labels) = (false, 0_usize, 0_usize);
         for raw in self.packet.objects().flatten() {
             match raw.class {
+                class::FLOWSPEC if self.kind == kind::RESV && labels != senders => {
+                    return Err(RsvpError::Malformed(class::FLOWSPEC));
+                }
                 class::FLOWSPEC => has_flowspec = true,
                 class::FILTER_SPEC => {
                     let follows_label = self.kind != kind::RESV || labels == senders;

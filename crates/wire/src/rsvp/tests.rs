@@ -123,6 +123,9 @@ fn senders_of_a_shared_reservation_have_their_labels() {
     }
     let bytes = written(kind::RESV, &[&head[..], &style, &flows[1..2], &flows[..1]].concat());
     assert_eq!(parse(&bytes).unwrap_err(), RsvpError::Malformed(class::LABEL));
+    // A flowspec between a sender and its label would separate them.
+    let separated = [&head[..], &style, &flows[..1], &style[1..], &flows[1..2]].concat();
+    assert_eq!(parse(&written(kind::RESV, &separated)).unwrap_err(), RsvpError::Malformed(class::FLOWSPEC));
     let bytes = written(kind::RESV, &[&head[..], &style[..1], &flows].concat());
     assert_eq!(parse(&bytes).unwrap_err(), RsvpError::Malformed(class::FILTER_SPEC));
 }
