@@ -68,7 +68,7 @@ pub enum LdpCommand {
     SetRestart(Option<GracefulRestart>),
     /// Ends all sessions and stops discovery; bindings are kept. Connections of peers are reset.
     Suspend {
-        /// How the sessions end.
+        /// End of the sessions.
         ending: SessionEnding,
         /// Time after which discovery starts again; `None`: with [`LdpCommand::Resume`].
         resume_after: Option<Duration>,
@@ -81,7 +81,7 @@ pub enum LdpCommand {
     Stop,
 }
 
-/// How a speaker ends its sessions.
+/// Way in which a speaker ends its sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnding {
     /// With a reset of the connection and without notification, as when the process of a router fails.

@@ -26,6 +26,14 @@ pub enum TestAbort {
     Void(String),
 }
 
+/// Consequences of the event of a trial.
+#[derive(Debug)]
+pub struct AfterEvent {
+    /// Convergence times in nanoseconds, each with its number of networks.
+    pub times: Vec<(u64, u64)>,
+    pub observations: Vec<String>,
+}
+
 /// Test in progress.
 pub struct TestSession<'a> {
     /// Plan that contains the test.
@@ -153,18 +161,17 @@ impl<'a> TestSession<'a> {
         Ok((result, outcome::delays_by_bin(&outcome, &self.test.probe.name, whole.max(1) as usize)))
     }
 
-    /// Performs a trial like [`TestSession::perform`] and also returns the convergence times in nanoseconds, each with its
-    /// number of networks, and further observations.
+    /// Performs a trial like [`TestSession::perform`] and also returns the consequences of its event.
     pub fn perform_converging(
         &mut self,
         subject: &str,
         trial: &Trial,
-    ) -> Result<(TrialResult, Vec<(u64, u64)>, Vec<String>), TestAbort> {
+    ) -> Result<(TrialResult, AfterEvent), TestAbort> {
         let derived = derive::packets(self.plan, self.test, trial);
         let (result, mut outcome) = self.perform_plan(subject, trial, &derived)?;
         let observations = std::mem::take(&mut outcome.observations);
         let times = outcome::convergence(outcome, &self.test.probe.name);
-        Ok((result, times, observations))
+        Ok((result, AfterEvent { times, observations }))
     }
 
     fn perform_plan(

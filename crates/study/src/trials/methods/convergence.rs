@@ -2,7 +2,7 @@
 
 use super::{FrameProbe, pauses, void};
 use crate::format::quantity;
-use crate::trials::session::{TestAbort, TestSession};
+use crate::trials::session::{AfterEvent, TestAbort, TestSession};
 use netstage_core::measure::Histogram;
 use netstage_core::measure::trial::{CountedLayer, FaultTolerance, Length, OfferedLoad, Trial};
 use netstage_core::quantity::BitRate;
@@ -21,10 +21,10 @@ pub fn run(
     let trial = Trial { load, frame: probe.frame, length, pauses: pauses(session), tag_after: None };
     let (patience, subject) = (FaultTolerance::default(), &probe.subject);
     let mut faults = Vec::new();
-    let (result, times, observations) = loop {
-        let (result, times, observations) = session.perform_converging(subject, &trial)?;
+    let (result, AfterEvent { times, observations }) = loop {
+        let (result, after) = session.perform_converging(subject, &trial)?;
         let Some(fault) = result.fault(&trial, patience.tolerance) else {
-            break (result, times, observations);
+            break (result, after);
         };
         faults.push(fault);
         if faults.len() as u32 > patience.repeats {
