@@ -25,6 +25,7 @@ pub mod fair;
 pub mod fleet;
 pub mod forward;
 pub mod ldp;
+pub mod lfa;
 pub mod link;
 pub mod measure;
 pub mod neighbor;

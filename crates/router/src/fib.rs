@@ -11,6 +11,7 @@ mod links;
 mod neighbors;
 
 use super::tables::{HopAddresses, NextHop, TableFull, Tables};
+pub use failures::{AlternatePath, ProtectedPath};
 use interned::InternedValues;
 pub(super) use neighbors::holds;
 use neighbors::host;
@@ -109,6 +110,8 @@ pub struct Fib {
     failed: BTreeSet<InterfaceNeighbor>,
     /// Paths that packets to neighbors take while these have failed.
     backups: BTreeMap<InterfaceNeighbor, RoutePath>,
+    /// Alternates of packets to neighbors.
+    alternates: BTreeMap<ProtectedPath, AlternatePath>,
     labels: BTreeMap<LabelValue, LabelTarget>,
     neighbors: BTreeMap<InterfaceNeighbor, Mac>,
     /// Prefixes of links, and routes to neighbors there that no source has defined.
@@ -130,6 +133,7 @@ impl Fib {
             down: 0,
             failed: BTreeSet::new(),
             backups: BTreeMap::new(),
+            alternates: BTreeMap::new(),
             labels: BTreeMap::new(),
             neighbors: BTreeMap::new(),
             on_link: BTreeMap::new(),

@@ -253,6 +253,68 @@ fn packets_to_a_failed_neighbor_take_its_backup_path() {
 }
 
 #[test]
+fn packets_to_a_failed_neighbor_take_the_alternate_of_their_label() {
+    let (mut fib, mut tables) = setup(8, 8);
+    let near = (1, IpAddr::from([192, 0, 2, 1]));
+    let (left, right) = ((0, IpAddr::from([198, 51, 100, 1])), (2, IpAddr::from([203, 0, 113, 1])));
+    let direct = |labels| path(1, Some([192, 0, 2, 1]), labels);
+    let over_left = |labels| path(0, Some([198, 51, 100, 1]), labels);
+    let over_right = |labels| path(2, Some([203, 0, 113, 1]), labels);
+    for (text, labels) in [("10.0.0.0/8", &[300, 16][..]), ("11.0.0.0/8", &[301]), ("12.0.0.0/8", &[])] {
+        fib.apply(&mut tables, &SourceChange::Route(prefix(text), to(direct(labels)))).unwrap();
+    }
+    let swap = LabelAction::Forward(to(direct(&[300])).unwrap());
+    fib.apply(&mut tables, &SourceChange::Label(label(77), Some(swap))).unwrap();
+    let paths = |tables: &Tables| {
+        let routes = [10, 11, 12].map(|first| found(tables, &[], [first, 0, 0, 1], 0).unwrap());
+        (routes, found(tables, &[77], [10, 0, 0, 1], 0).unwrap())
+    };
+    let alternate = |to, labels: &[u32], protects_neighbor| {
+        let labels = labels.iter().map(|number| label(*number)).collect();
+        AlternatePath { to, labels, protects_neighbor }
+    };
+    let all = BTreeMap::from([
+        ((near, Some(label(300))), alternate(left, &[400], true)),
+        ((near, Some(label(301))), alternate(left, &[], false)),
+    ]);
+    let working = ([direct(&[300, 16]), direct(&[301]), direct(&[])], direct(&[300]));
+    fib.set_alternates(&mut tables, all);
+    assert_eq!((paths(&tables), fib.alternate_counts()), (working.clone(), (2, 1)));
+    assert!(fib.neighbors().any(|(neighbor, _)| neighbor == left), "it is resolved before the failure");
+
+    fib.set_failed(&mut tables, near, true);
+    let labeled = |second, third| ([over_left(&[400, 16]), second, third], over_left(&[400]));
+    assert_eq!(paths(&tables), labeled(over_left(&[]), direct(&[])));
+    // A backup path is preferred to an alternate that does not avoid the neighbor, and serves packets without an alternate.
+    fib.set_backups(&mut tables, BTreeMap::from([(near, over_right(&[900]))]));
+    let by_backup = labeled(over_right(&[900, 301]), over_right(&[900]));
+    assert_eq!(paths(&tables), by_backup);
+    // Without the alternate's link, all packets take the backup path.
+    fib.set_up(&mut tables, 0, false);
+    let only_backup =
+        ([over_right(&[900, 300, 16]), over_right(&[900, 301]), over_right(&[900])], over_right(&[900, 300]));
+    assert_eq!(paths(&tables), only_backup);
+    fib.set_up(&mut tables, 0, true);
+    assert_eq!(paths(&tables), by_backup);
+    // The neighbor of the alternate fails, too.
+    fib.set_failed(&mut tables, left, true);
+    assert_eq!(paths(&tables), only_backup);
+    fib.set_failed(&mut tables, left, false);
+    // Another alternate, through a tunnel. The failed neighbor keeps the alternates that are not replaced until it returns.
+    fib.set_backups(&mut tables, BTreeMap::new());
+    let other = BTreeMap::from([((near, Some(label(301))), alternate(right, &[500, 501], false))]);
+    fib.set_alternates(&mut tables, other.clone());
+    let second = labeled(over_right(&[500, 501]), direct(&[]));
+    assert_eq!((paths(&tables), fib.alternate_counts()), (second, (2, 1)));
+    fib.set_alternates(&mut tables, BTreeMap::new());
+    assert_eq!(fib.alternate_counts(), (2, 1));
+    fib.set_failed(&mut tables, near, false);
+    assert_eq!(paths(&tables), working);
+    fib.set_alternates(&mut tables, other);
+    assert_eq!(fib.alternate_counts(), (1, 0));
+}
+
+#[test]
 fn of_several_failed_paths_those_with_a_backup_path_are_used() {
     let (mut fib, mut tables) = setup(8, 8);
     let paths = [path(0, Some([192, 0, 2, 1]), &[]), path(1, Some([198, 51, 100, 1]), &[])];

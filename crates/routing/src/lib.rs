@@ -1,6 +1,7 @@
 //! BGP, LDP, RSVP-TE and BFD over sockets, and the route sources of the MPLS router.
 //!
 //! - [`bgp`]: BGP-4 for router tests; [`ldp`] and [`rsvp`]: label distribution; [`bfd`]: failure detection.
+//! - [`lfa`]: loop-free alternates from the databases of FRR's daemons.
 //! - [`source`]: routes and labels from a file, from the kernel, or from a routing daemon's forwarding plane
 //!   manager.
 //! - `peering`: TCP connections between routers; [`session_thread`]: thread for sessions in a namespace.
@@ -18,6 +19,7 @@ pub mod bfd;
 pub mod bgp;
 mod epoch;
 pub mod ldp;
+pub mod lfa;
 mod peering;
 pub mod rsvp;
 pub mod session_thread;

@@ -4,7 +4,7 @@ use super::table::{Table, counted};
 use crate::exit::{Failure, OK, print};
 use crate::service_manager;
 use clap::ValueEnum;
-use netstage_router::daemon::state::{LabelState, RouteFilter, RouteState};
+use netstage_router::daemon::state::{AlternatesState, LabelState, RouteFilter, RouteState};
 use netstage_router::daemon::{self, Level, Log, RouterDaemon, RouterState, Signals, query};
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
@@ -293,7 +293,12 @@ fn interfaces(state: &RouterState) -> String {
         reason => format!("LAST CONFIGURATION REJECTED: {reason}\n"),
     };
     let counted = format!("{}, {}", counted(state.routes, "route"), counted(state.labels, "label"));
-    format!("{counted}, {forwarded}\n{rejected}\n{}", table.text())
+    let AlternatesState { paths, without_neighbor } = state.alternates;
+    let alternates = match paths {
+        0 => String::new(),
+        _ => format!("loop-free alternates: {paths} paths, of which {without_neighbor} avoid the neighbor\n"),
+    };
+    format!("{counted}, {forwarded}\n{alternates}{rejected}\n{}", table.text())
 }
 
 fn neighbors(state: &RouterState) -> String {

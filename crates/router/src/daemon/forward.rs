@@ -5,6 +5,7 @@ use super::cleanup::CleanupRecord;
 use super::egress::Egress;
 use super::fpm::Fpm;
 use super::host::{InterfaceState, PortSlot, RouterHost, kernel_error, tables};
+use super::lfa::Lfa;
 use super::rsvp::{Rsvp, RsvpCommands};
 use super::state::{LabelPage, LabelQuery, RoutePage, RouteQuery, RouterState};
 use crate::fib::{Fib, FibError};
@@ -18,11 +19,12 @@ use netstage_host::ports::tun::Tun;
 use netstage_host::ports::{FramePort as _, NO_MAC, synthetic_header};
 use netstage_host::startup_error::StartupError;
 use netstage_host::wait::Waiter;
+use netstage_routing::lfa::LfaSources;
 use netstage_routing::source::kernel::{KernelChanges, KernelRoutes};
 use netstage_routing::source::path::{InterfaceNeighbor, RoutePath};
 use netstage_routing::source::route::KernelIds;
 use netstage_routing::source::{RankedRoutes, SourceKey, Sources};
-use netstage_scenario::router::{CounterGranularity, KilledBehavior, RouterConfig};
+use netstage_scenario::router::{CounterGranularity, KilledBehavior, LfaSettings, RouterConfig};
 use netstage_wire::ethernet::{self, ethertype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -159,6 +161,7 @@ pub(super) struct RouterForwardingLoop {
     pub fpm: Option<Fpm>,
     pub rsvp: Option<Rsvp>,
     pub bfd: Option<Bfd>,
+    lfa: Option<Lfa>,
     pub delivery: Option<Tun>,
     pub waiter: Waiter,
     bell: Arc<EventFd>,
@@ -217,6 +220,7 @@ impl RouterForwardingLoop {
             fpm,
             rsvp: None,
             bfd: None,
+            lfa: None,
             delivery: None,
             waiter,
             bell,
@@ -257,6 +261,9 @@ impl RouterForwardingLoop {
             let names = self.router.interfaces.iter().map(|interface| interface.name.clone()).collect();
             self.bfd = Some(Bfd::begin(settings, neighbors, names, namespace, bell)?);
         }
+        if let Some(LfaSettings { ospfd, ldpd }) = self.router.alternates.clone() {
+            self.lfa = Some(Lfa::begin(LfaSources { ospfd, ldpd }, Arc::clone(&self.bell))?);
+        }
         let news = self.load().map_err(|error| kernel_error(&error))?;
         self.take(news);
         self.file.keys().into_iter().for_each(|key| self.apply(key));
@@ -293,6 +300,7 @@ impl RouterForwardingLoop {
                 }
                 self.poll_bfd();
                 self.poll_rsvp();
+                self.poll_lfa();
             }
             if ready.contains(&KERNEL) {
                 match self.kernel.poll() {
@@ -368,6 +376,14 @@ impl RouterForwardingLoop {
         changes.into_iter().for_each(|key| self.apply(key));
         self.set_backups();
         drop(unapplied);
+    }
+
+    /// Applies the loop-free alternates that were reported.
+    fn poll_lfa(&mut self) {
+        let reported = self.lfa.as_mut().and_then(|lfa| lfa.poll(&self.router, &self.log));
+        if let Some(alternates) = reported {
+            self.fib.set_alternates(self.slow_path.tables_mut(), alternates);
+        }
     }
 
     /// Prepares the LSPs that protect neighbors.

@@ -2,7 +2,7 @@
 //! prefixes.
 
 use super::control::ControlState;
-use super::state::{LabelState, RouteFilter, RouteState, RouterInterface, RouterState};
+use super::state::{AlternatesState, LabelState, RouteFilter, RouteState, RouterInterface, RouterState};
 use netstage_host::prometheus::{self, Page};
 use netstage_host::startup_error::StartupError;
 use netstage_scenario::router::CounterGranularity;
@@ -155,6 +155,7 @@ fn text(
     }
     write_lsps(&mut page, state);
     write_sessions(&mut page, state);
+    write_alternates(&mut page, state);
     write_events(&mut page, state);
     let label = |label: &LabelState| vec![("label", label.label.to_string())];
     write_samples(&mut page, "label", "with the label", labels, label, |one| (one.packets, one.bytes));
@@ -203,6 +204,19 @@ fn write_sessions(page: &mut Page, state: &RouterState) {
     for session in &state.bfd {
         let labels = [("neighbor", session.neighbor.as_str()), ("interface", session.interface.as_str())];
         page.sample("netstage_router_bfd_up", &labels, f64::from(u8::from(session.state == "up")));
+    }
+}
+
+/// Writes the metric of loop-free alternates.
+fn write_alternates(page: &mut Page, state: &RouterState) {
+    page.begin_metric(
+        "netstage_router_alternates",
+        "gauge",
+        "Paths to neighbors that have a loop-free alternate, by the failure in which it can be used.",
+    );
+    let AlternatesState { paths, without_neighbor } = state.alternates;
+    for (count, failure) in [(without_neighbor, "neighbor"), (paths - without_neighbor, "link")] {
+        page.sample("netstage_router_alternates", &[("failure", failure)], count as f64);
     }
 }
 

@@ -5,7 +5,8 @@
 //! - [`forward`]: forwarding thread; [`interfaces`]: interface changes; [`egress`]: detection of lost
 //!   redirected frames.
 //! - [`reload`]: configuration changes.
-//! - [`fpm`]: forwarding plane manager connections of a routing daemon; [`rsvp`]: RSVP-TE; [`bfd`]: failures of neighbors.
+//! - [`fpm`]: forwarding plane manager connections of a routing daemon; [`rsvp`]: RSVP-TE; [`bfd`]: failures of neighbors;
+//!   [`lfa`]: loop-free alternates.
 //! - [`control`]: control socket; [`metrics`]: Prometheus metrics; [`state`]: state reported by both.
 
 mod bfd;
@@ -16,6 +17,7 @@ mod forward;
 mod fpm;
 mod host;
 mod interfaces;
+mod lfa;
 mod metrics;
 mod reload;
 mod rsvp;

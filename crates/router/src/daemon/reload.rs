@@ -111,6 +111,7 @@ impl RouterConfigurationFile {
             ("[router] `pins`", old.pins == new.pins),
             ("the set of VPNs", tables(old) == tables(&new)),
             ("[bfd]", old.bfd == new.bfd),
+            ("[alternates]", old.alternates == new.alternates),
             ("[rsvp], except its tunnels,", without_tunnels(old) == without_tunnels(&new)),
         ] {
             if !is_same {

@@ -37,6 +37,9 @@ pub struct RouterState {
     /// BFD sessions.
     #[serde(default)]
     pub bfd: Vec<BfdSessionState>,
+    /// Loop-free alternates.
+    #[serde(default)]
+    pub alternates: AlternatesState,
     /// Number of configurations applied, including the first.
     pub configurations: u64,
     /// Number of configurations rejected.
@@ -64,6 +67,15 @@ pub struct RouterInterface {
     pub sent: FrameTotals,
     /// Number of frames queued in the shaper.
     pub queued: usize,
+}
+
+/// Number of paths to neighbors that have a loop-free alternate. A path is that of all packets with some label.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlternatesState {
+    /// Paths with an alternate.
+    pub paths: usize,
+    /// Paths whose alternate avoids the neighbor, not only the link to it.
+    pub without_neighbor: usize,
 }
 
 /// Frames and their bytes, including the Ethernet header.
@@ -292,8 +304,10 @@ impl RouterForwardingLoop {
             address: address.to_string(),
             mac: station.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
         });
+        let (paths, without_neighbor) = self.fib.alternate_counts();
         RouterState {
             fast_path: fast_path.is_some(),
+            alternates: AlternatesState { paths, without_neighbor },
             interfaces: interfaces.collect(),
             routes: tables.route_count(),
             labels: self.fib.label_count(),

@@ -29,10 +29,11 @@ impl Fib {
         }
     }
 
-    /// Returns the neighbors that are next hops, also of backup paths, or have a known MAC address.
+    /// Returns the neighbors that are next hops, also of backup and alternate paths, or have a known MAC address.
     pub fn neighbors(&self) -> impl Iterator<Item = (InterfaceNeighbor, Option<Mac>)> {
         let paths = self.hops.all().map(|(path, _)| path).chain(self.backups.values());
-        let wanted = paths.filter_map(|path| Some((path.interface, path.via?)));
+        let alternates = self.alternates.values().map(|alternate| alternate.to);
+        let wanted = paths.filter_map(|path| Some((path.interface, path.via?))).chain(alternates);
         let all: BTreeSet<InterfaceNeighbor> = wanted.chain(self.neighbors.keys().copied()).collect();
         all.into_iter().map(|neighbor| (neighbor, self.neighbors.get(&neighbor).copied()))
     }

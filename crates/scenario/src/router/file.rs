@@ -23,6 +23,8 @@ table! {
         rsvp: Option<Located<RsvpSection>>,
         /// BFD. Default: the router does not speak it.
         bfd: Option<Located<BfdSection>>,
+        /// Loop-free alternates. Default: none.
+        alternates: Option<Located<AlternatesSection>>,
     }
 }
 
@@ -145,6 +147,16 @@ table! {
         interval: Located<PositiveDuration> = "50 ms",
         /// Number of intervals without a packet after which a neighbor is down.
         multiplier: BoundedCount<1, 255> = 3,
+    }
+}
+
+table! {
+    /// Loop-free alternates (RFC 5286): packets to a failed neighbor take another one that forwards them without this router. They are calculated from the link-state database of FRR's ospfd, and replace labels with those that ldpd has received from the other neighbor.
+    pub(crate) struct AlternatesSection "[alternates]" {
+        /// Command-line socket of ospfd, such as `/run/frr/ospfd.vty`, relative to this file.
+        ospfd: FilePath,
+        /// Command-line socket of ldpd. Required if interfaces accept labels.
+        ldpd: Option<FilePath>,
     }
 }
 

@@ -56,6 +56,17 @@ pub struct RouterConfig {
     pub rsvp: Option<RsvpSettings>,
     /// BFD, if the router speaks it.
     pub bfd: Option<BfdSettings>,
+    /// Sources of loop-free alternates, if the router uses them.
+    pub alternates: Option<LfaSettings>,
+}
+
+/// Sockets of FRR's daemons from which loop-free alternates are calculated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LfaSettings {
+    /// Command line of ospfd.
+    pub ospfd: PathBuf,
+    /// Command line of ldpd; required if interfaces accept labels.
+    pub ldpd: Option<PathBuf>,
 }
 
 /// Interface of a router.
@@ -149,6 +160,9 @@ pub fn parse(name: &str, text: &str) -> Result<RouterConfig, Errors> {
     let mut router = configuration(name, text, |file, problems| Some(build(file, problems)))?;
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     router.routes = router.routes.map(|file| folder.join(file));
+    if let Some(LfaSettings { ospfd, ldpd }) = &mut router.alternates {
+        [Some(ospfd), ldpd.as_mut()].into_iter().flatten().for_each(|socket| *socket = folder.join(&*socket));
+    }
     let interfaces = router.rsvp.iter_mut().flat_map(|rsvp| &mut rsvp.interfaces);
     interfaces.flat_map(|interface| &mut interface.keys).for_each(|(_, file)| *file = folder.join(&*file));
     Ok(router)
@@ -214,7 +228,9 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
         }
     }
     let rsvp = file.rsvp.as_ref().map(|section| rsvp::build(section, &mut interfaces, problems));
+    let alternates = file.alternates.as_ref().map(|section| alternates(section, &interfaces, problems));
     RouterConfig {
+        alternates,
         rsvp,
         bfd: file.bfd.as_ref().map(|section| bfd::build(section, problems)),
         interfaces,
@@ -233,6 +249,19 @@ fn build(file: &file::RouterFile, problems: &mut Problems) -> RouterConfig {
         when_killed: head.when_killed,
         pins: head.pins.0.clone().into(),
     }
+}
+
+fn alternates(
+    section: &Located<file::AlternatesSection>,
+    interfaces: &[InterfaceConfig],
+    problems: &mut Problems,
+) -> LfaSettings {
+    let file::AlternatesSection { ospfd, ldpd } = &section.value;
+    if ldpd.is_none() && interfaces.iter().any(|interface| interface.mpls) {
+        let help = "set `ldpd` to the command-line socket of FRR's ldpd";
+        problems.push_help(section.place, "the alternates of packets with labels are unknown", help);
+    }
+    LfaSettings { ospfd: ospfd.0.clone().into(), ldpd: ldpd.as_ref().map(|path| path.0.clone().into()) }
 }
 
 /// Sets the verification of sources of each interface.
@@ -403,6 +432,10 @@ mod tests {
                 "10.0.0.2 is listed twice",
             ),
             ("[router]\ninterfaces = [\"eth0\"]\n[bfd]\n", "list `neighbors`, or name the socket"),
+            (
+                "[router]\ninterfaces = [\"eth0\"]\nmpls = [\"eth0\"]\n[alternates]\nospfd = \"/run/o\"\n",
+                "set `ldpd` to the command-line socket",
+            ),
             (
                 "[router]\ninterfaces = [\"eth0\"]\n[bfd]\nneighbors = [\"10.0.0.2\"]\nbfdd = \"/run/b\"\n",
                 "remove `bfdd` or `neighbors`",

@@ -44,7 +44,11 @@ pub fn router(plan: &Plan, layout: &AddressLayout, node: usize) -> String {
         names(&inside)
     );
     if let Some(routing) = plan.routing.as_ref().filter(|routing| runs_sessions(routing, node)) {
-        let _ = write!(text, "{}\n[bfd]\nbfdd = \"{BFDD_SOCKET}\"\n", bypass::settings(plan, routing, node));
+        let bypass = bypass::settings(plan, routing, node);
+        let _ = write!(
+            text,
+            "{bypass}\n[bfd]\nbfdd = \"{BFDD_SOCKET}\"\n[alternates]\nospfd = \"ospfd.vty\"\nldpd = \"ldpd.vty\"\n"
+        );
     }
     text
 }
@@ -64,7 +68,7 @@ pub fn daemons(
     let mut daemons = vec![(FrrDaemon::Zebra, zebra())];
     if routing.lan.is_none() {
         daemons.push((FrrDaemon::Static, static_routes(plan, routing, node)));
-        daemons.push((FrrDaemon::Ldp, ldp(routing, node)));
+        daemons.push((FrrDaemon::Ldp, ldp(plan, routing, node)));
     }
     let is_core = routing.core.contains(&node);
     if let Some(interval) = routing.bfd.filter(|_| is_core || routing.lan.is_some()) {
@@ -152,23 +156,25 @@ fn ospf(plan: &Plan, routing: &RoutingService, node: usize) -> String {
     text
 }
 
-/// Returns the configuration of ldpd. Labels are bound only to the edges' own addresses, the destinations of packets
-/// between edges.
-fn ldp(routing: &RoutingService, node: usize) -> String {
-    let mut text = String::new();
-    for edge in &routing.edges {
-        let _ = writeln!(text, "access-list edges permit {}/32", own(edge.node));
-    }
+/// Returns the configuration of ldpd. Labels are bound only to the routers' own addresses: those of the edges are the
+/// destinations of packets between edges, and packets around a failure are tunneled to those of the core. No access list
+/// selects them, because ldpd (FRR 8.4) may stop if it is asked for bindings while it checks one.
+fn ldp(plan: &Plan, routing: &RoutingService, node: usize) -> String {
     // LSPs end at the edges, not at the penultimate hop: no implicit null.
-    let _ = writeln!(
-        text,
+    let mut text = format!(
         "mpls ldp\n router-id {own}\n discovery hello interval {hello}\n discovery hello holdtime {hold}\n \
          address-family ipv4\n  discovery transport-address {own}\n  label local advertise explicit-null\n  \
-         label local allocate for edges",
+         label local allocate host-routes",
         own = own(node),
         hello = seconds(routing.hello),
         hold = (3 * seconds(routing.hello)).max(MIN_LDP_HOLD),
     );
+    // Remote alternates need the labels of all other routers of the core.
+    let is_remote =
+        |other: &usize| *other != node && neighbors(plan, node).all(|(neighbor, ..)| neighbor != *other);
+    for other in routing.core.iter().filter(|other| runs_sessions(routing, node) && is_remote(other)) {
+        let _ = write!(text, "\n  neighbor {} targeted", own(*other));
+    }
     text.push_str("\n exit-address-family\nexit\n");
     text
 }
