@@ -163,6 +163,7 @@ fn packet(transmit: &RsvpTransmit) -> Vec<u8> {
 mod tests {
     use super::*;
     use netstage_core::rsvp::RsvpNeighbor;
+    use netstage_wire::checksum::checksum;
 
     #[test]
     fn path_messages_carry_the_router_alert_option() {
@@ -181,7 +182,12 @@ mod tests {
         assert_eq!((view.source(), view.destination()), (transmit.source, transmit.destination));
         assert_eq!((view.header_length(), bytes.len()), (24, 32));
         let plain = packet(&RsvpTransmit { has_router_alert: false, ..transmit.clone() });
-        for (bytes, has_options) in [(bytes, true), (plain, false)] {
+        for (mut bytes, has_options) in [(bytes, true), (plain, false)] {
+            // The kernel sets the checksum.
+            let header = v4::View::new(&bytes).unwrap().header_length();
+            bytes[10..12].fill(0);
+            let sum = checksum(&bytes[..header]);
+            bytes[10..12].copy_from_slice(&sum.to_be_bytes());
             let frame = [&[0; 14][..], &bytes].concat();
             let destination = transmit.destination;
             let expected = Received { source: address, destination, has_options, message: &[1; 8] };
