@@ -1,6 +1,6 @@
-//! RSVP-TE with another implementation: freeRtr is the router in the middle of the row.
+//! RSVP-TE and BFD with another implementation: freeRtr is the router in the middle of the row.
 
-use crate::router::network::{TIMEOUT, socket};
+use crate::router::network::{TIMEOUT, socket, state};
 use crate::router::rsvp::Row;
 use crate::support::{TestProcess, project, within};
 use netstage_harness::{needs, skip};
@@ -8,13 +8,14 @@ use netstage_host::netns::Namespace;
 use netstage_host::ports::FramePort as _;
 use netstage_host::ports::af_packet::{AfPacket, AfPacketOptions};
 use netstage_router::daemon::reload;
+use netstage_router::daemon::state::TunnelState;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Frames of freeRtr's two interfaces, by UDP ports of its namespace.
 const HARDWARE: &str = "hwid a\n\
@@ -22,7 +23,8 @@ const HARDWARE: &str = "hwid a\n\
     int eth2 eth 0200.0000.0022 127.0.0.1 26112 127.0.0.1 26122\n";
 const SOFTWARE: &str = "hostname a\nvrf definition v1\n rd 1:1\n exit\n\
     interface ethernet1\n vrf forwarding v1\n ipv4 address 10.1.0.2 255.255.255.0\n mpls enable\n mpls rsvp4\n\
-    no shutdown\n exit\n\
+    ipv4 bfd 100 100 3\n no shutdown\n exit\n\
+    tracker bfd\n vrf v1\n target 10.1.0.1\n mode bfd\n interval 1000\n timeout 500\n start\n exit\n\
     interface ethernet2\n vrf forwarding v1\n ipv4 address 10.1.1.2 255.255.255.0\n mpls enable\n mpls rsvp4\n\
     no shutdown\n exit\n\
     ipv4 route v1 10.255.0.0 255.255.255.255 10.1.0.1\nipv4 route v1 10.255.0.1 255.255.255.255 10.1.1.1\n\
@@ -32,6 +34,10 @@ const SLOW: &str = "fast_path = \"off\"";
 const EAST: &str = "[rsvp.tunnel.east]\nto = \"10.255.0.1\"\nroute = [\"10.1.0.2\", \"10.1.1.1\"]\n\
                     prefixes = [\"10.0.1.0/24\"]\n";
 const MIDDLE: &str = "[rsvp.tunnel.middle]\nto = \"10.1.0.2\"\nroute = [\"10.1.0.2\"]\n";
+/// The last hop is not a neighbor of the far router.
+const REFUSED: &str =
+    "[rsvp.tunnel.refused]\nto = \"10.255.0.1\"\nroute = [\"10.1.0.2\", \"10.1.1.1\", \"10.99.0.1\"]\n";
+const BFD: &str = "[bfd]\nneighbors = [\"10.1.0.2\"]\ninterval = \"50 ms\"\n";
 const WEST: &str = "[rsvp.tunnel.west]\nto = \"10.255.0.0\"\nroute = [\"10.1.1.2\", \"10.1.0.1\"]\n\
                     prefixes = [\"10.0.0.0/24\"]\n";
 
@@ -48,7 +54,7 @@ fn folder() -> PathBuf {
 
 /// freeRtr in a namespace, with its frames carried to the interfaces site0 and site1.
 struct FreeRtr {
-    _process: TestProcess,
+    process: TestProcess,
     bridge: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
 }
@@ -73,7 +79,7 @@ impl FreeRtr {
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
-        FreeRtr { _process: process, bridge: Some(bridge), stop }
+        FreeRtr { process, bridge: Some(bridge), stop }
     }
 }
 
@@ -112,29 +118,106 @@ impl Link {
     }
 }
 
+/// Three routers with LSPs of all roles of freeRtr.
+struct Peered {
+    row: Row,
+    peer: FreeRtr,
+    _routers: [TestProcess; 2],
+}
+
+impl Peered {
+    fn start(name: &str) -> Peered {
+        let row = Row::without_middle(name);
+        let peer = FreeRtr::start(&row);
+        row.configure(0, [SLOW, ""], &format!("{EAST}{MIDDLE}{BFD}"));
+        row.configure(1, [SLOW, ""], WEST);
+        let _routers = [0, 1].map(|site| row.start(site));
+        let peered = Peered { row, peer, _routers };
+        assert!(within(TIMEOUT * 3, || peered.are_up()), "{:?}", peered.tunnels());
+        assert!(within(TIMEOUT, || peered.row.world.reaches(1000)), "{:?}", peered.tunnels());
+        assert!(within(TIMEOUT, || peered.has_lsp_of_peer()), "{:?}", peered.row.lsps(1));
+        peered
+    }
+
+    fn tunnels(&self) -> [Vec<TunnelState>; 2] {
+        [0, 1].map(|site| self.row.tunnels(site))
+    }
+
+    fn are_up(&self) -> bool {
+        self.tunnels().iter().flatten().all(|tunnel| tunnel.lsp.is_some())
+    }
+
+    /// Returns whether freeRtr's own tunnel is established.
+    fn has_lsp_of_peer(&self) -> bool {
+        let peer = Ipv4Addr::new(10, 1, 1, 2);
+        self.row.lsps(1).iter().any(|lsp| lsp.from == peer && lsp.is_reserved)
+    }
+
+    fn reload(&self, tables: &str) -> Vec<String> {
+        self.row.configure(0, [SLOW, ""], tables);
+        reload(&socket(&self.row.folder, 0)).unwrap()
+    }
+}
+
 fn lsps_lead_through_to_and_from_freertr() {
-    let row = Row::without_middle("router-freertr");
-    let _peer = FreeRtr::start(&row);
-    row.configure(0, [SLOW, ""], &format!("{EAST}{MIDDLE}"));
-    row.configure(1, [SLOW, ""], WEST);
-    let _routers = [0, 1].map(|site| row.start(site));
-    let are_up = |site: usize| row.tunnels(site).iter().all(|tunnel| tunnel.lsp.is_some());
-    let tunnels = || (row.tunnels(0), row.tunnels(1));
-    assert!(within(TIMEOUT * 3, || are_up(0) && are_up(1)), "{:?}", tunnels());
-    assert!(within(TIMEOUT, || row.world.reaches(1000)), "{:?}", tunnels());
-    let peer = Ipv4Addr::new(10, 1, 1, 2);
-    let from_peer = || row.lsps(1).iter().any(|lsp| lsp.from == peer && lsp.is_reserved);
-    assert!(within(TIMEOUT, from_peer), "{:?}", row.lsps(1));
+    let peered = Peered::start("router-freertr");
+    let row = &peered.row;
     // The state is refreshed.
     std::thread::sleep(Duration::from_secs(10));
-    assert!(are_up(0) && are_up(1), "{:?}", tunnels());
+    assert!(peered.are_up(), "{:?}", peered.tunnels());
+    // Another bandwidth: the LSP is replaced.
+    let before = row.tunnels(0)[0].lsp;
+    let wider = EAST.replace("prefixes", "bandwidth = \"2 Mbit/s\"\nprefixes");
+    assert_eq!(peered.reload(&format!("{wider}{MIDDLE}{BFD}")), ["tunnel east changed"]);
+    row.wait_for_lsp(0, before);
+    assert!(within(TIMEOUT, || row.world.reaches(1000)), "{:?}", peered.tunnels());
+    // The error of the far router comes back through freeRtr.
+    assert_eq!(peered.reload(&format!("{wider}{MIDDLE}{REFUSED}{BFD}")), ["tunnel refused added"]);
+    let failure = || row.tunnels(0).into_iter().find_map(|tunnel| tunnel.failure);
+    let reason = "10.255.0.1 reports: the explicit route is invalid";
+    let is_named = || failure().is_some_and(|failure| failure.starts_with(reason));
+    assert!(within(TIMEOUT, is_named), "{:?}", peered.tunnels());
     // A removed LSP is torn down behind freeRtr, too.
     let near = Ipv4Addr::new(10, 255, 0, 0);
     let from_near = || row.lsps(1).iter().any(|lsp| lsp.from == near);
     assert!(from_near(), "{:?}", row.lsps(1));
-    row.configure(0, [SLOW, ""], MIDDLE);
-    assert_eq!(reload(&socket(&row.folder, 0)).unwrap(), ["tunnel east removed"]);
+    let mut removed = peered.reload(&format!("{MIDDLE}{BFD}"));
+    removed.sort();
+    assert_eq!(removed, ["tunnel east removed", "tunnel refused removed"]);
     assert!(within(TIMEOUT, || !from_near()), "{:?}", row.lsps(1));
 }
 
-netstage_harness::tests![lsps_lead_through_to_and_from_freertr];
+fn bfd_detects_that_freertr_is_silent() {
+    let mut peered = Peered::start("router-freertr-bfd");
+    let session = |peered: &Peered| state(&peered.row.folder, 0).bfd.remove(0);
+    assert!(within(TIMEOUT, || session(&peered).state == "up"), "{:?}", session(&peered));
+    // The intervals of both: freeRtr's 100 ms are longer.
+    assert!(within(TIMEOUT, || session(&peered).detection_us == Some(300_000)), "{:?}", session(&peered));
+    peered.peer.process.signal("-STOP");
+    assert!(within(TIMEOUT, || session(&peered).state != "up"), "{:?}", session(&peered));
+    assert!(within(TIMEOUT, || peered.row.tunnels(0).iter().all(|tunnel| tunnel.lsp.is_none())));
+    peered.peer.process.signal("-CONT");
+    assert!(within(TIMEOUT, || session(&peered).state == "up"), "{:?}", session(&peered));
+    assert!(within(TIMEOUT * 3, || peered.are_up()), "{:?}", peered.tunnels());
+}
+
+/// No LSP is replaced in two hours, in which its state is refreshed every two seconds, and by freeRtr.
+fn lsps_stay_up_for_hours_of_refreshes() {
+    const TIME: Duration = Duration::from_hours(2);
+    let peered = Peered::start("router-freertr-hours");
+    let lsps = || peered.tunnels().map(|tunnels| tunnels.iter().map(|tunnel| tunnel.lsp).collect::<Vec<_>>());
+    let (first, start) = (lsps(), Instant::now());
+    while start.elapsed() < TIME {
+        std::thread::sleep(Duration::from_secs(10));
+        assert_eq!(lsps(), first, "after {:?}", start.elapsed());
+        assert!(peered.has_lsp_of_peer(), "after {:?}", start.elapsed());
+    }
+    assert!(peered.row.world.reaches(1000));
+}
+
+netstage_harness::tests![
+    lsps_lead_through_to_and_from_freertr,
+    bfd_detects_that_freertr_is_silent,
+    #[ignore = "takes two hours"]
+    lsps_stay_up_for_hours_of_refreshes,
+];
