@@ -196,10 +196,11 @@ pub(super) fn counted(mut values: Vec<u64>) -> Vec<(u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn arrivals(times: &[(u64, u64)]) -> Vec<NetworkArrival> {
+    /// Returns arrivals of networks from the times of their first and last packets.
+    pub fn arrivals(times: &[(u64, u64)]) -> Vec<NetworkArrival> {
         let arrival =
             |&(first_ns, last_ns)| NetworkArrival { first_ns, last_ns, ..NetworkArrival::default() };
         times.iter().map(arrival).collect()

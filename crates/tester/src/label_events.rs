@@ -299,12 +299,7 @@ fn settled_times(watched: &EventArrivals, since_ns: u64, gap_ns: u64) -> Vec<(u6
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn arrivals(times: &[(u64, u64)]) -> Vec<NetworkArrival> {
-        let arrival =
-            |&(first_ns, last_ns)| NetworkArrival { first_ns, last_ns, ..NetworkArrival::default() };
-        times.iter().map(arrival).collect()
-    }
+    use crate::convergence::tests::arrivals;
 
     #[test]
     fn a_network_moves_with_its_first_packet_at_another_port() {
