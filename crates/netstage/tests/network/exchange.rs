@@ -263,6 +263,15 @@ fn lsps_connect_the_edges_and_foreign_labels_are_dropped() {
     assert_met(&running.output());
 }
 
+/// Runs a scenario in namespaces and asserts that all expectations were met. Skips the test if a program is missing.
+fn emulate(scenario: &Path, folder: &TemporaryFolder) {
+    let output = run(scenario, &folder.join("out"), &["--on", "emu"]).output().unwrap();
+    if output.status.code() == Some(4) {
+        skip(text(&output.stderr));
+    }
+    assert_met(&output);
+}
+
 /// OSPF, LDP and the router follow a failure that BFD detects within 300 ms. ospfd (FRR 8.4) calculates external routes,
 /// which those to edges are, a second after a change of the core. The other tests on this machine delay the daemons further,
 /// but far less than the 60 s of OSPF.
@@ -274,11 +283,7 @@ fn a_failed_core_link_is_bypassed_after_bfd_detects_it() {
     let links =
         "a:a,edge-a b:b,edge-b edge-a:edge-a,core1 edge-b:edge-b,core2 left:core1,core3 right:core3,core2";
     std::fs::write(&scenario, format!("{RING}{}", network(&nodes, links))).unwrap();
-    let output = run(&scenario, &folder.join("out"), &["--on", "emu"]).output().unwrap();
-    if output.status.code() == Some(4) {
-        skip(text(&output.stderr));
-    }
-    assert_met(&output);
+    emulate(&scenario, &folder);
 }
 
 /// Returns the last groups of a node's first IPv6 address.
@@ -297,11 +302,7 @@ fn the_papers_exchange_meets_its_expectations() {
             && stderr.contains("service.exchange")
             && stderr.contains("--on emu")
     );
-    let output = run(&scenario, &folder.join("out"), &["--on", "emu"]).output().unwrap();
-    if output.status.code() == Some(4) {
-        skip(text(&output.stderr));
-    }
-    assert_met(&output);
+    emulate(&scenario, &folder);
     // Voice waits only for the packet in transmission; the same flow without its DSCP waits for the whole queue.
     let record = record(&folder.join("out"));
     let median = |flow: &str| {
@@ -347,11 +348,7 @@ fn a_core_router_that_dies_costs_less_than_a_calculation_of_ospf() {
     let folder = TemporaryFolder::new("exchange-dead");
     let file = folder.join("dead.toml");
     std::fs::write(&file, scenario).unwrap();
-    let output = run(&file, &folder.join("out"), &["--on", "emu"]).output().unwrap();
-    if output.status.code() == Some(4) {
-        skip(text(&output.stderr));
-    }
-    assert_met(&output);
+    emulate(&file, &folder);
     let record = record(&folder.join("out"));
     let summary = record["cells"][0]["summary"].as_array().unwrap();
     let lost = summary.iter().filter(|entry| entry["metric"] == "flow.lost");
