@@ -59,6 +59,7 @@ netstage_harness::main![
     policy,
     route_server,
     router,
+    router::answers,
     router::bfd,
     router::bypass,
     router::changes,

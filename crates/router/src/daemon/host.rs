@@ -44,7 +44,9 @@ pub(super) struct InterfaceState {
     /// MAC address, or [`NO_MAC`] if packets have no link-layer header.
     pub mac: Mac,
     pub mtu: u16,
+    /// Source of ICMP errors over IPv4.
     pub v4: Option<Ipv4Addr>,
+    /// Source of ICMP errors over IPv6.
     pub v6: Option<Ipv6Addr>,
     /// The link is up.
     pub is_up: bool,
@@ -85,15 +87,22 @@ impl RouterHost {
     ) -> Result<Vec<Option<InterfaceState>>, NetlinkError> {
         let addresses = self.netlink.addresses()?;
         let links = self.netlink.links()?;
+        let of_link =
+            |index: u32| addresses.iter().filter(move |own| own.link == index).map(|own| own.address);
+        let loopback = links.iter().find(|link| link.name == "lo").map_or(0, |link| link.index);
         let seen = |interface: &router::InterfaceConfig| {
             let link = links.iter().find(|link| link.name == interface.name)?;
-            let own = || addresses.iter().filter(|own| own.link == link.index).map(|own| own.address);
+            // A link without a global address uses that of the loopback interface (RFC 1812 section 4.3.2.4, RFC 7404).
+            let sources = || {
+                let global = of_link(link.index).chain(of_link(loopback)).filter(is_global);
+                global.chain(of_link(link.index))
+            };
             Some(InterfaceState {
                 index: link.index,
                 mac: if link.has_no_link_header { NO_MAC } else { link.mac? },
                 mtu: link.mtu.min(u16::MAX.into()) as u16,
-                v4: own().find_map(|own| if let IpAddr::V4(own) = own { Some(own) } else { None }),
-                v6: own().find_map(|own| if let IpAddr::V6(own) = own { Some(own) } else { None }),
+                v4: sources().find_map(|own| if let IpAddr::V4(own) = own { Some(own) } else { None }),
+                v6: sources().find_map(|own| if let IpAddr::V6(own) = own { Some(own) } else { None }),
                 is_up: link.running,
             })
         };
@@ -179,8 +188,9 @@ impl RouterHost {
 
     /// Disables the kernel's forwarding of packets from an interface. Returns a warning to log on failure.
     pub fn take_over(&self, settings: &mut TemporarySettings, name: &str) -> Option<String> {
-        let ipv4 = settings.set(&forwarding(name), "0");
-        let error = ipv4.and_then(|()| settings.drop_ipv6_transit(name)).err()?;
+        let disabled =
+            [forwarding(name), mpls_input(name)].iter().try_for_each(|name| settings.set(name, "0"));
+        let error = disabled.and_then(|()| settings.drop_ipv6_transit(name)).err()?;
         Some(format!("{name}: the kernel may still forward packets from this interface: {error}"))
     }
 
@@ -245,9 +255,22 @@ fn forwarding(name: &str) -> String {
     format!("net/ipv4/conf/{name}/forwarding")
 }
 
+/// Returns the setting by which the kernel accepts labeled packets from an interface.
+fn mpls_input(name: &str) -> String {
+    format!("net/mpls/conf/{name}/input")
+}
+
 /// Returns whether a setting belongs to an interface.
 pub(super) fn is_setting_of(setting: &str, name: &str) -> bool {
-    setting == forwarding(name) || setting == ipv6_transit_rule(name)
+    [forwarding(name), mpls_input(name), ipv6_transit_rule(name)].iter().any(|of_it| setting == of_it)
+}
+
+/// Returns whether an address is valid beyond its link.
+fn is_global(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    }
 }
 
 /// Creates the tables, in kernel memory if the XDP program can be loaded. Reports why it cannot.

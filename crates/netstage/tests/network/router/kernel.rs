@@ -1,7 +1,7 @@
 //! Tests of routers on hosts whose kernel forwards packets, too.
 
 use crate::router::network::{TIMEOUT, TwoSites, counted, socket, state};
-use crate::support::network::{address, default_route};
+use crate::support::network::address;
 use crate::support::{TemporaryFolder, within};
 use netstage_host::netns::Netlink;
 use netstage_host::netns::routes::{Metrics, StaticRoute};
@@ -17,6 +17,7 @@ const PACKETS: u32 = 200;
 /// routers themselves arrive.
 fn no_packet_is_forwarded_twice() {
     let world = TwoSites::new();
+    world.add_ipv6();
     let folder = TemporaryFolder::new("router-kernel");
     for (site, router) in world.routers.iter().enumerate() {
         let far = 1 - site;
@@ -24,12 +25,6 @@ fn no_packet_is_forwarded_twice() {
             router.sysctl(&format!("net/{family}/conf/all/forwarding"), "1").unwrap();
         }
         let mut netlink = Netlink::open(router).unwrap();
-        netlink.add_address("edge0", address(&format!("fd00:{site}::1")), 64).unwrap();
-        netlink.add_address("core0", address(&format!("fd00:c::{}", site + 1)), 64).unwrap();
-        // The kernel resolves neighbors for the router from link-local addresses.
-        for link in ["edge0", "core0"] {
-            netlink.add_address(link, address(&format!("fe80::{}", site + 1)), 64).unwrap();
-        }
         let gateways = [("10.0", "192.0.2."), ("fd00", "fd00:c::")];
         for (prefix, gateway) in gateways {
             let (destination, length) = match prefix {
@@ -45,13 +40,6 @@ fn no_packet_is_forwarded_twice() {
             };
             netlink.add_route(&route).unwrap();
         }
-        let mut netlink = Netlink::open(&world.hosts[site]).unwrap();
-        netlink.add_address("eth0", address(&format!("fd00:{site}::2")), 64).unwrap();
-        netlink.add_route(&default_route(&format!("fd00:{site}::1"), "eth0")).unwrap();
-    }
-    for (host, router) in world.hosts.iter().zip(&world.routers) {
-        Netlink::open(host).unwrap().wait_until_ready("eth0").unwrap();
-        Netlink::open(router).unwrap().wait_until_ready("core0").unwrap();
     }
     let text = |site: usize| {
         format!(

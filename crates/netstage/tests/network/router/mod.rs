@@ -1,6 +1,7 @@
 //! Tests of two routers in namespaces: hosts behind them communicate through an LSP, with and without the fast path,
 //! with routes from the kernel and from files.
 
+pub mod answers;
 pub mod bfd;
 pub mod bypass;
 pub mod changes;

@@ -62,6 +62,27 @@ impl TwoSites {
         }
     }
 
+    /// Assigns IPv6 addresses: fd00:0::2 and fd00:1::2 to the hosts behind fd00:0::1 and fd00:1::1, which are connected by
+    /// fd00:c::1 and fd00:c::2.
+    pub fn add_ipv6(&self) {
+        for (site, router) in self.routers.iter().enumerate() {
+            let mut netlink = Netlink::open(router).unwrap();
+            netlink.add_address("edge0", address(&format!("fd00:{site}::1")), 64).unwrap();
+            netlink.add_address("core0", address(&format!("fd00:c::{}", site + 1)), 64).unwrap();
+            // The kernel resolves neighbors for the router from link-local addresses.
+            for link in ["edge0", "core0"] {
+                netlink.add_address(link, address(&format!("fe80::{}", site + 1)), 64).unwrap();
+            }
+            let mut netlink = Netlink::open(&self.hosts[site]).unwrap();
+            netlink.add_address("eth0", address(&format!("fd00:{site}::2")), 64).unwrap();
+            netlink.add_route(&default_route(&format!("fd00:{site}::1"), "eth0")).unwrap();
+        }
+        for (host, router) in self.hosts.iter().zip(&self.routers) {
+            Netlink::open(host).unwrap().wait_until_ready("eth0").unwrap();
+            Netlink::open(router).unwrap().wait_until_ready("core0").unwrap();
+        }
+    }
+
     /// Replaces the link by TUN interfaces.
     pub fn join_core_by_tun(&self) -> TunLink {
         Netlink::open(&self.routers[0]).unwrap().delete_link("core0").unwrap();
