@@ -24,6 +24,7 @@ buffers = "65536 packets"
 trusted = true
 tunnel = { TUNNEL }
 [vpn.v.peer.far]
+control = "i2vfc"
 send = 16
 receive = 17
 routes = ["10.0.FAR.0/24"]

@@ -123,8 +123,8 @@ pub struct VpnResult {
     pub queue: Vec<f64>,
     /// Packets dropped by the queue in each bin.
     pub queue_drops: Vec<u64>,
-    /// Window at the end of each bin; empty where the flow has none.
-    pub window: Vec<WindowSample>,
+    /// State of the control at the end of each bin; empty if it has no window and no rate.
+    pub control: Vec<ControlSample>,
 }
 
 /// Resources used by a process so far.
@@ -138,15 +138,17 @@ pub struct Usage {
     pub resident: u64,
 }
 
-/// Window of a VPN flow at one moment.
+/// State of a VPN flow's control at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct WindowSample {
-    /// Window, packets.
+pub struct ControlSample {
+    /// Window, packets; zero without one.
     pub window: f64,
     /// Additive increase a, packets per round trip.
     pub increase: f64,
     /// Multiplicative decrease b.
     pub decrease: f64,
+    /// Rate permitted by rate consensus, bit/s; zero for a window.
+    pub permitted_bps: f64,
     /// Measured loss ratio used by the control algorithm.
     pub loss: f64,
     /// Smoothed round trip, nanoseconds; zero before the first reply.
@@ -435,8 +437,8 @@ pub struct CompletedVpn {
     pub queue: f64,
     /// Packets dropped by the queue in the bin.
     pub queue_drops: u64,
-    /// Window at the end of the bin, or `None` where the flow has none.
-    pub window: Option<WindowSample>,
+    /// State of the control at the end of the bin, or `None` if it has no window and no rate.
+    pub control: Option<ControlSample>,
 }
 
 /// Bins completed since the previous message.

@@ -3,7 +3,7 @@
 
 use super::work::{RunningTotals, wait};
 use netstage_agent_api::protocol::{OrderRefusal, OrderRefusalKind};
-use netstage_agent_api::results::{CompletedVpn, Usage, VpnResult, WindowSample};
+use netstage_agent_api::results::{CompletedVpn, ControlSample, Usage, VpnResult};
 use netstage_agent_api::task::{Assignment, EdgeTask};
 use netstage_core::time::Instant;
 use netstage_host::clock::Epoch;
@@ -119,29 +119,38 @@ impl VpnObservations {
         if !ends_bin {
             return;
         }
-        let drops = flow.counters.get("queue_full").copied().unwrap_or_default();
+        let drops = flow.queue_drops();
         self.result.queue.push(self.waiting as f64 / SAMPLES_PER_BIN as f64);
         self.result.queue_drops.push(drops - self.drops);
         (self.waiting, self.drops) = (0, drops);
-        self.result.window.extend(flow.window.as_ref().map(|window| WindowSample {
+        let window = flow.window.as_ref().map(|window| ControlSample {
             window: window.packets,
             increase: window.increase,
             decrease: window.decrease,
+            permitted_bps: 0.0,
             loss: window.loss.unwrap_or_default(),
             round_trip_ns: window.round_trip_ns,
             lost: window.lost,
-        }));
+        });
+        let rate = flow.rate.as_ref().map(|rate| ControlSample {
+            permitted_bps: rate.permitted_bps,
+            loss: rate.loss,
+            round_trip_ns: rate.round_trip_ns,
+            lost: rate.lost,
+            ..ControlSample::default()
+        });
+        self.result.control.extend(window.or(rate));
     }
 
     /// Returns the last completed bin.
     fn ended(&self, bin: u32) -> CompletedVpn {
-        let VpnResult { vpn, queue, queue_drops, window } = &self.result;
+        let VpnResult { vpn, queue, queue_drops, control } = &self.result;
         CompletedVpn {
             vpn: vpn.clone(),
             bin,
             queue: queue.last().copied().unwrap_or_default(),
             queue_drops: queue_drops.last().copied().unwrap_or_default(),
-            window: window.last().copied(),
+            control: control.last().copied(),
         }
     }
 }

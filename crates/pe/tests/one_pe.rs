@@ -67,7 +67,7 @@ buffer = "20 packets"
 
 [vpn.blue]
 weight = 2
-control = { reference = "red" }
+control = { kind = "i2vfc", reference = "red" }
 classes = [
   { dscp = [46], buffer = "20 packets" },
   { dscp = [], priority = 1, queue = { kind = "fq-codel", flows = 1024 } },
@@ -75,14 +75,14 @@ classes = [
 [vpn.blue-back]
 ingress = "east"
 egress = "west"
-control = { pacing = false, report_every = 7, idle_probe = "3 s" }
+control = { kind = "i2vfc", pacing = false, report_every = 7, idle_probe = "3 s" }
 [vpn.green]
 control = { kind = "fixed-rate", rate = "1 Mbit/s", queue = "30 packets" }
 classes = [{ dscp = [46], weight = 3 }, { dscp = [] }]
 [vpn.green-back]
 ingress = "east"
 egress = "west"
-control = { initial_window = 5 }
+control = { kind = "i2vfc", initial_window = 5 }
 [vpn.grey]
 control = "none"
 maximum = "700 kbit/s"
@@ -94,10 +94,11 @@ maximum = "300 kbit/s"
 [vpn.red]
 minimum = "500 kbit/s"
 maximum = "3 Mbit/s"
-control = { decrease = 0.1 }
+control = { kind = "i2vfc", decrease = 0.1 }
 [vpn.red-back]
 ingress = "east"
 egress = "west"
+control = "i2vfc"
 when_silent = "open"
 
 [flow.blue]

@@ -218,6 +218,8 @@ metrics! {
     VpnThroughput = "vpn.throughput", "bit/s", "ip", Mean;
     /// Window of a VPN flow.
     VpnWindow = "vpn.window", "packets", "", Last;
+    /// Rate that rate consensus permits to a VPN flow.
+    VpnPermitted = "vpn.permitted", "bit/s", "ip", Last;
     /// Packets queued at the ingress PE.
     VpnQueue = "vpn.queue", "packets", "", Mean;
     /// Packets dropped by the full queue of the ingress PE.

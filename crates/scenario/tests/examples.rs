@@ -114,7 +114,7 @@ fn variants_and_sweeps_give_cells_in_order() {
 
 #[test]
 fn the_command_line_changes_the_file() {
-    let two = example("fair-two-vpns.toml", &set("vpn.*.control.decrease", "0.2"));
+    let two = example("fair-windows.toml", &set("vpn.*.control.decrease", "0.2"));
     for vpn in &two.cells[0].plan.vpns {
         let VpnControl::I2vfc(config) = &vpn.settings.control else { panic!("{vpn:?}") };
         assert_eq!(config.decrease, Decrease::Fixed(0.2));
@@ -162,7 +162,7 @@ fn flows_that_a_failure_cuts_off_for_good_are_listed() {
 
 #[test]
 fn unwise_values_give_warnings() {
-    let warned = |path: &str, value: &str| example("fair-two-vpns.toml", &set(path, value)).warnings;
+    let warned = |path: &str, value: &str| example("fair-windows.toml", &set(path, value)).warnings;
     assert!(warned("vpn.gold.control.increase", "0.5").is_empty());
     assert!(warned("vpn.gold.control.increase", "1")[0].contains("as aggressive as the TCP flows inside"));
     assert!(warned("vpn.gold.control.decrease", "0.5")[0].contains("vpn.gold"));

@@ -14,8 +14,8 @@ use netstage_scenario::{quality, window};
 /// Values sampled at the end of each bin.
 #[derive(Debug)]
 pub struct Samples {
-    /// Per VPN: window, a, b, loss, round trip, packets lost so far.
-    vpns: Vec<[Vec<f64>; 6]>,
+    /// Per VPN: window, a, b, permitted rate, loss, round trip, packets lost so far.
+    vpns: Vec<[Vec<f64>; 7]>,
     /// Per TCP flow, if detail is requested: window, round trip, retransmissions so far.
     flows: Vec<[Vec<f64>; 3]>,
     /// Per channel with a full link: nanoseconds busy and packets marked so far.
@@ -45,6 +45,7 @@ impl Samples {
                     ingress.window(),
                     parameters.increase,
                     parameters.decrease,
+                    f64::NAN,
                     ingress.loss().unwrap_or(f64::NAN),
                     if round_trip > 0.0 { round_trip } else { f64::NAN },
                     ingress.counters().lost as f64,
@@ -53,9 +54,11 @@ impl Samples {
             let paced = vpn.paced(&world.pes).map(|paced| {
                 let (loss, round_trip) = paced.path();
                 let round_trip = if round_trip > 0.0 { round_trip } else { f64::NAN };
-                [f64::NAN, f64::NAN, f64::NAN, loss, round_trip, paced.counters().lost as f64]
+                let [window, increase, decrease] = [f64::NAN; 3];
+                let permitted = 8.0 * paced.permitted();
+                [window, increase, decrease, permitted, loss, round_trip, paced.counters().lost as f64]
             });
-            for (values, sample) in values.iter_mut().zip(sampled.or(paced).unwrap_or([f64::NAN; 6])) {
+            for (values, sample) in values.iter_mut().zip(sampled.or(paced).unwrap_or([f64::NAN; 7])) {
                 values.push(sample);
             }
         }
@@ -258,11 +261,17 @@ fn record_vpns(world: &Simulation, samples: &Samples, series: &mut Vec<Series>) 
         }
         push(Metric::VpnQueue, state.waiting.scaled(1e-9 / seconds));
         push(Metric::VpnQueueDrops, state.queue_drops.scaled(1.0));
-        if state.window(&world.pes).is_some() {
-            let [window, increase, decrease, loss, round_trip, lost] = sampled;
+        let (has_window, has_rate) = (state.window(&world.pes).is_some(), state.paced(&world.pes).is_some());
+        let [window, increase, decrease, permitted, loss, round_trip, lost] = sampled;
+        if has_window {
             push(Metric::VpnWindow, window.clone());
             push(Metric::VpnIncrease, increase.clone());
             push(Metric::VpnDecrease, decrease.clone());
+        }
+        if has_rate {
+            push(Metric::VpnPermitted, permitted.clone());
+        }
+        if has_window || has_rate {
             push(Metric::VpnLoss, loss.clone());
             push(Metric::VpnRoundTrip, round_trip.clone());
             push(Metric::VpnLost, differences(lost, 1.0));

@@ -101,7 +101,8 @@ fn minimum_rate_is_kept_under_loss() {
         let outcome = run(&plan(line, vpn, GREEDY));
         mean(settled(&outcome, Metric::VpnThroughput, "red")) / (1.0 - 0.14)
     };
-    let (without, with) = (carried(""), carried("minimum = \"4 Mbit/s\""));
+    let (without, with) =
+        (carried("control = \"i2vfc\""), carried("control = \"i2vfc\"\nminimum = \"4 Mbit/s\""));
     assert!(without < 0.8e6, "{without} bit/s");
     // Management packets are lost like data packets, so some of the data in flight is reported late.
     assert!((3.6e6..4.4e6).contains(&with), "{with} bit/s");
@@ -109,7 +110,7 @@ fn minimum_rate_is_kept_under_loss() {
 
 #[test]
 fn maximum_rate_is_used_but_not_exceeded() {
-    for control in ["i2vfc", "none"] {
+    for control in ["i2vfc", "rate-consensus", "none"] {
         let vpn = format!("control = \"{control}\"\nmaximum = \"5 Mbit/s\"");
         let outcome = run(&plan("delay = \"5 ms\"", &vpn, GREEDY));
         let rates = settled(&outcome, Metric::VpnThroughput, "red");
@@ -143,11 +144,11 @@ fn idle_vpn_backs_off_its_probes() {
     // restart the backoff.
     let idle = |vpn: &str, flows: &str| queries(&plan(line, vpn, flows));
     let nothing = "[flow.late]\nstart = \"19 s\"\ntraffic = { model = \"cbr\", rate = \"8 kbit/s\" }";
-    let rarely = idle("control = { idle_probe = \"4 s\" }", nothing);
+    let rarely = idle("control = { kind = \"i2vfc\", idle_probe = \"4 s\" }", nothing);
     assert_eq!(rarely[..5], [1.0, 5.0, 9.0, 13.0, 17.0], "{rarely:?}");
-    let often = idle("control = { idle_probe = \"1 s\" }", nothing);
+    let often = idle("control = { kind = \"i2vfc\", idle_probe = \"1 s\" }", nothing);
     assert_eq!(often[..18], (1..19).map(f64::from).collect::<Vec<f64>>()[..], "{often:?}");
-    let backs_off = idle("", once);
+    let backs_off = idle("control = \"i2vfc\"", once);
     let gaps: Vec<f64> = backs_off.windows(2).map(|pair| (pair[1] - pair[0]).round()).collect();
     assert!(gaps.ends_with(&[1.0, 2.0, 4.0, 8.0]), "{backs_off:?}");
 }
@@ -156,7 +157,9 @@ fn idle_vpn_backs_off_its_probes() {
 fn silent_far_end_closes_a_fail_closed_vpn() {
     let line = "delay = \"5 ms\"\nschedule = [{ at = \"6 s\", up = false }, { at = \"12 s\", up = true }]";
     let carried = |action: &str| {
-        let vpn = format!("silent_after = \"2 s\"\nwhen_silent = \"{action}\"\nmaximum = \"5 Mbit/s\"");
+        let vpn = format!(
+            "control = \"i2vfc\"\nsilent_after = \"2 s\"\nwhen_silent = \"{action}\"\nmaximum = \"5 Mbit/s\""
+        );
         let plan = plan(line, &vpn, GREEDY);
         let outcome = run(&plan);
         let sent = &outcome.get(Metric::LinkThroughput, "line.forward").unwrap().values;

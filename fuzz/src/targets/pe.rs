@@ -101,7 +101,7 @@ static ROUTER: LazyLock<PeConfig> = LazyLock::new(|| {
             send = {}
             receive = {}
             routes = ["10.0.1.0/24", "fd00:1::/32"]
-            control = {{ queue = "8 packets"{control} }}
+            control = {{ kind = "i2vfc", queue = "8 packets"{control} }}
             [circuit.circuit{number}]
             vpn = "vpn{number}"
             interface = "customers"

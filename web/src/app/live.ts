@@ -109,6 +109,7 @@ export class LiveRun {
       vpns ? this.figure('throughput', 'Throughput of each VPN', of('vpn.throughput')) : null,
       this.figure('flows', 'Throughput of each flow', of('flow.throughput')),
       this.figure('fairness', 'Fairness', [...of('fairness.inter_vpn'), ...of('fairness.intra_vpn')], { min: 0, max: 1 }),
+      this.figure('permitted', 'Rates permitted to the VPNs', of('vpn.permitted')),
       this.figure('windows', 'Windows of the VPNs', of('vpn.window')),
       this.windows(),
       this.figure('delay', 'Delay', [...of('vpn.round_trip'), ...of('flow.delay'), ...of('flow.round_trip')], {}),

@@ -2,7 +2,7 @@
 
 use super::generated as wire;
 use crate::results::{
-    BinCounts, CompletedBin, CompletedBins, CompletedVpn, CompletedWindow, TcpSample, Travel, WindowSample,
+    BinCounts, CompletedBin, CompletedBins, CompletedVpn, CompletedWindow, ControlSample, TcpSample, Travel,
 };
 use netstage_core::tcp::history;
 use netstage_core::time::Duration;
@@ -30,7 +30,7 @@ convert! {
         delivery_rate_bps, peer_window_limited_ns, send_buffer_limited_ns, busy_ns,
     }
     Travel = Travel { count, sum_ns, min_ns, max_ns, variation_count, variation_sum_ns, jitter_ns }
-    VpnWindow = WindowSample { window, increase, decrease, loss, round_trip_ns, lost }
+    VpnControl = ControlSample { window, increase, decrease, permitted_bps, loss, round_trip_ns, lost }
 }
 
 impl From<CompletedBin> for wire::FinishedBin {
@@ -107,15 +107,15 @@ impl From<wire::FinishedWindow> for CompletedWindow {
 
 impl From<CompletedVpn> for wire::FinishedVpn {
     fn from(ended: CompletedVpn) -> wire::FinishedVpn {
-        let CompletedVpn { vpn, bin, queue, queue_drops, window } = ended;
-        wire::FinishedVpn { vpn, bin, queue, queue_drops, window: window.map(Into::into) }
+        let CompletedVpn { vpn, bin, queue, queue_drops, control } = ended;
+        wire::FinishedVpn { vpn, bin, queue, queue_drops, control: control.map(Into::into) }
     }
 }
 
 impl From<wire::FinishedVpn> for CompletedVpn {
     fn from(message: wire::FinishedVpn) -> CompletedVpn {
-        let wire::FinishedVpn { vpn, bin, queue, queue_drops, window } = message;
-        CompletedVpn { vpn, bin, queue, queue_drops, window: window.map(Into::into) }
+        let wire::FinishedVpn { vpn, bin, queue, queue_drops, control } = message;
+        CompletedVpn { vpn, bin, queue, queue_drops, control: control.map(Into::into) }
     }
 }
 
@@ -182,13 +182,20 @@ mod tests {
         let causes = std::array::from_fn(|cause| cause as u32 + 1);
         let limited = std::array::from_fn(|limit| Duration(limit as u64 + 1));
         let window = history::Bin { peak: Some(1.5), usable: None, causes, limited };
-        let sample =
-            WindowSample { window: 1.0, increase: 2.0, decrease: 3.0, loss: 4.0, round_trip_ns: 5, lost: 6 };
-        let vpn = CompletedVpn { vpn: "v".into(), bin: 3, queue: 0.5, queue_drops: 4, window: Some(sample) };
+        let sample = ControlSample {
+            window: 1.0,
+            increase: 2.0,
+            decrease: 3.0,
+            permitted_bps: 7.0,
+            loss: 4.0,
+            round_trip_ns: 5,
+            lost: 6,
+        };
+        let vpn = CompletedVpn { vpn: "v".into(), bin: 3, queue: 0.5, queue_drops: 4, control: Some(sample) };
         let ended = CompletedBins {
             bins: vec![full, bare],
             windows: vec![CompletedWindow { subject: "f".into(), bin: 2, window }],
-            vpns: vec![CompletedVpn { window: None, ..vpn.clone() }, vpn],
+            vpns: vec![CompletedVpn { control: None, ..vpn.clone() }, vpn],
         };
         let mut progress = wire::Progress::default();
         ended.clone().put(&mut progress);

@@ -226,19 +226,21 @@ pub struct FinishedVpn {
     pub queue: f64,
     #[prost(uint64, tag = "4")]
     pub queue_drops: u64,
-    /// Window of the flow, where it has one.
+    /// State of the control, where it has a window or a rate.
     #[prost(message, optional, tag = "5")]
-    pub window: ::core::option::Option<VpnWindow>,
+    pub control: ::core::option::Option<VpnControl>,
 }
-/// Window of a VPN flow at one moment, as in the report.
+/// State of a VPN flow's control at one moment, as in the report.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
-pub struct VpnWindow {
+pub struct VpnControl {
     #[prost(double, tag = "1")]
     pub window: f64,
     #[prost(double, tag = "2")]
     pub increase: f64,
     #[prost(double, tag = "3")]
     pub decrease: f64,
+    #[prost(double, tag = "7")]
+    pub permitted_bps: f64,
     #[prost(double, tag = "4")]
     pub loss: f64,
     #[prost(uint64, tag = "5")]

@@ -202,7 +202,7 @@ fn selected(outcome: &RunOutcome) -> (Vec<&Series>, usize) {
         use Metric::*;
         Some(match metric {
             FairnessInterVpn | FairnessIntraVpn => 0,
-            VpnThroughput | VpnWindow | VpnQueue | VpnQueueDrops | VpnLoss | VpnRoundTrip => 1,
+            VpnThroughput | VpnPermitted | VpnWindow | VpnQueue | VpnQueueDrops | VpnLoss | VpnRoundTrip => 1,
             LinkUtilization | LinkQueue | LinkDrops | LinkThroughput => 2,
             FlowThroughput => 3,
             FlowDelay | FlowRoundTrip | FlowWindow => 4,

@@ -166,7 +166,7 @@ mod tests {
         for (vpn, labels, interfaces) in vpns {
             for (label, peer) in labels.iter().zip(["east", "north"]) {
                 text.push_str(&format!(
-                    "[vpn.{vpn}.peer.{peer}]\nsend = {label}\nreceive = {label}\nroutes = [\"10.{}.0.0/16\"]\n",
+                    "[vpn.{vpn}.peer.{peer}]\ncontrol = \"i2vfc\"\nsend = {label}\nreceive = {label}\nroutes = [\"10.{}.0.0/16\"]\n",
                     peer.len()
                 ));
             }

@@ -25,7 +25,7 @@ send = 100
 receive = 100
 weight = 1.5
 maximum = "3 Mbit/s"
-control = { decrease = 0.5 }
+control = { kind = "i2vfc", decrease = 0.5 }
 
 [vpn.green.peer.far]
 send = 101
@@ -34,14 +34,14 @@ weight = 1.5
 maximum = "3 Mbit/s"
 silent_after = "3 s"
 when_silent = "closed"
-control = { pacing = false, report_within = "10 ms" }
+control = { kind = "i2vfc", pacing = false, report_within = "10 ms" }
 
 [vpn.grey.peer.far]
 send = 102
 receive = 102
 weight = 1.5
 maximum = "3 Mbit/s"
-control = { reference = "gold" }
+control = { kind = "i2vfc", reference = "gold" }
 classes = [
   { dscp = [46], buffer = "20 packets", queue = { kind = "fq-codel", flows = 16 } },
   { dscp = [46], buffer = "20 packets", queue = { kind = "fq-codel", flows = 16 } },

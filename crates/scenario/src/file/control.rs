@@ -48,17 +48,18 @@ table! {
     /// Treatment of a VPN flow at its ingress, in a scenario and by a provider edge router.
     pub(crate) struct Treatment "a VPN" {
         /// Control at the ingress.
-        control: Located<ControlTable> = "i2vfc",
-        /// Minimum rate of the window, at the IP layer. The operator must ensure that the links carry the sum of all
+        control: Located<ControlTable> = "rate-consensus",
+        /// Minimum rate of the window or of rate consensus, at the IP layer. The operator must ensure that the links carry the sum of all
         /// minimums. Weights computed from the topology allocate the minimums first.
         minimum: Option<Located<BitRate>>,
         /// Maximum rate, at the IP layer.
         maximum: Option<BitRate>,
-        /// Ingress classes, by DSCP; unlisted DSCPs belong to the last class. Default: one first-in, first-out queue.
+        /// Ingress classes, by DSCP; unlisted DSCPs belong to the last class. Default: a queue for
+        /// each flow inside the VPN (FQ-CoDel) under rate consensus, otherwise one first-in, first-out queue.
         classes: Option<Located<List<ClassTable, 1, 64>>>,
         /// Silence that raises an alarm: two queries at least this far apart, and all between, are unanswered.
         silent_after: PositiveDuration = milliseconds(SilencePolicy::default().after),
-        /// Treatment of packets while the peer is silent.
+        /// Treatment of packets while the peer is silent, for control `i2vfc`.
         when_silent: Located<SilenceAction> = word(SilencePolicy::default().action),
     }
 }
@@ -226,7 +227,7 @@ impl Decode for VpnWeight {
 
 tagged! {
     /// Control of a VPN at its ingress.
-    pub(crate) enum ControlTable "control" by "kind" or "i2vfc" {
+    pub(crate) enum ControlTable "control" by "kind" {
         /// No control.
         None(NoFields) = "none",
         /// One AIMD window for the VPN between its two PEs.

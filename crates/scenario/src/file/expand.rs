@@ -183,7 +183,7 @@ mod tests {
         [vpn.lone]
         ingress = "in"
         egress = "out"
-        control = { reference = "site2" }
+        control = { kind = "i2vfc", reference = "site2" }
         [defaults.flow]
         from = "a"
         to = "b"
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_count_replicates_a_vpn_and_its_flows() {
-        let text = FILE.replacen("count = 3", "count = 3\ncontrol = { decrease = 0.1 }", 1);
+        let text = FILE.replacen("count = 3", "count = 3\ncontrol = { kind = \"i2vfc\", decrease = 0.1 }", 1);
         let plan = plan(&text).unwrap();
         let names: Vec<&str> = plan.vpns.iter().map(|vpn| vpn.name.as_str()).collect();
         assert_eq!(names, ["home1", "home2", "home3", "lone", "site1", "site2", "site3"]);

@@ -72,7 +72,7 @@ fn check_cores(file: &PeFile, problems: &mut Problems) {
     let mut controls = flows.filter_map(|flow| Some(&flow.value.as_ref()?.treatment.control));
     let paced = controls.find(|control| matches!(control.value, ControlTable::RateConsensus(_)));
     if let (Some(control), 2..) = (paced, file.pe.cores.0) {
-        let message = "control \"rate-consensus\" needs one core";
+        let message = "control \"rate-consensus\", the default, needs one core";
         problems.push_help(control.place, message, "set [pe] cores = 1, or control = \"i2vfc\"");
     }
 }

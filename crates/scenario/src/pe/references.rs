@@ -125,7 +125,9 @@ fn own(
         }
         _ => {
             let message = "this flow cannot be a reference: its control is not \"i2vfc\"";
-            let help = format!("set vpn.{vpn_name}.peer.{peer_name}.control = {{ decrease = 0.1 }}");
+            let help = format!(
+                "set vpn.{vpn_name}.peer.{peer_name}.control = {{ kind = \"i2vfc\", decrease = 0.1 }}"
+            );
             problems.push_help(flow.place, message, help);
         }
     }

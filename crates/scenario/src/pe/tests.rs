@@ -23,7 +23,7 @@ weight = 2
 when_silent = "closed"
 minimum = "1 Mbit/s"
 classes = [{ dscp = [46] }, { dscp = [], priority = 1, queue = "fq-codel" }]
-
+control = "i2vfc"
 [vpn.red.peer.north]
 send = 2001
 receive = 1002
@@ -201,9 +201,9 @@ fn errors_contain_position_and_remedy() {
             "7:10: the ends of this tunnel have different IP versions; remove `from`",
         ),
         (
-            "weight = 2",
-            "control = { reference = \"blue\" }",
-            "17:25: unknown reference `blue`; define it with [reference.blue]",
+            "control = \"i2vfc\"",
+            "control = { kind = \"i2vfc\", reference = \"blue\" }",
+            "21:41: unknown reference `blue`; define it with [reference.blue]",
         ),
         (
             "mtu = \"1496 B\"",
@@ -233,9 +233,9 @@ fn errors_contain_position_and_remedy() {
         ),
         ("dscp = [46]", "dscp = [64]", "20:22: expected a whole number from 0 to 63, found the number 64; "),
         (
-            "minimum = \"1 Mbit/s\"",
-            "control = { report_within = \"1 s\" }",
-            "19:29: a time must be from 1 ms to 500 ms, found \"1 s\"; ",
+            "control = \"i2vfc\"",
+            "control = { kind = \"i2vfc\", report_within = \"1 s\" }",
+            "21:45: a time must be from 1 ms to 500 ms, found \"1 s\"; ",
         ),
         ("metrics", "metrisc", "4:1: unknown field `metrisc` in [pe]; did you mean `metrics`?"),
     ] {
@@ -356,12 +356,12 @@ trusted = true
 [vpn.red.peer.west]
 send = 2001
 receive = 1001
-control = { decrease = 0.1 }
+control = { kind = "i2vfc", decrease = 0.1 }
 
 [vpn.blue.peer.west]
 send = 2002
 receive = 1002
-control = { reference = "silver" }
+control = { kind = "i2vfc", reference = "silver" }
 
 [reference.gold]
 number = 7
@@ -391,7 +391,7 @@ fn errors_of_references_contain_position_and_remedy() {
         (
             "reference = \"silver\"",
             "reference = \"sliver\"",
-            "19:25: unknown reference `sliver`; did you mean `silver`?",
+            "19:41: unknown reference `sliver`; did you mean `silver`?",
         ),
         ("number = 8", "number = 7", "27:10: number 7 is already used by reference `gold`; routers identify"),
         ("number = 8", "number = 0", "27:10: expected a whole number from 1 to 4294967295"),
@@ -418,13 +418,13 @@ fn errors_of_references_contain_position_and_remedy() {
             "23:8: this flow cannot be a reference: its own decrease depends on its weight; set a fixed decrease, such as vpn.red.peer.west.control.decrease",
         ),
         (
-            "control = { decrease = 0.1 }",
+            "control = { kind = \"i2vfc\", decrease = 0.1 }",
             "control = \"none\"",
             "23:8: this flow cannot be a reference: its control is not",
         ),
         (
-            "control = { decrease = 0.1 }",
-            "control = { decrease = 0.1 }\nweight = 1e12",
+            "control = { kind = \"i2vfc\", decrease = 0.1 }",
+            "control = { kind = \"i2vfc\", decrease = 0.1 }\nweight = 1e12",
             "24:8: the weight of a reference must be from",
         ),
         (
@@ -453,18 +453,18 @@ fn rate_consensus_needs_weights_only() {
             control => panic!("{control:?}"),
         }
     };
-    assert_eq!(links("control = \"rate-consensus\"\nweight = 4"), [0]);
+    assert_eq!(links("weight = 4"), [0], "rate consensus is the default");
     assert_eq!(links("control = \"rate-consensus\"\nlinks = [9, 4, 9]"), [4, 9]);
     assert!(parse("pe.toml", VALID).unwrap().peers.iter().all(|peer| peer.news));
     for (fields, expected) in [
-        ("links = [1]", "`links` needs control \"rate-consensus\""),
+        ("control = \"i2vfc\"\nlinks = [1]", "`links` needs control \"rate-consensus\""),
         ("control = \"rate-consensus\"\nlinks = []", "links"),
         ("control = { kind = \"rate-consensus\", increase = 1 }", "increase"),
     ] {
         let found = parse("pe.toml", &paced(fields)).unwrap_err().to_string();
         assert!(found.contains(expected), "{fields}:\n{found}");
     }
-    let cores = paced("control = \"rate-consensus\"").replace("[peer.west]", "cores = 2\n[peer.west]");
+    let cores = VALID.replace("[peer.west]", "cores = 2\n[peer.west]");
     let found = parse("pe.toml", &cores).unwrap_err().to_string();
-    assert!(found.contains("control \"rate-consensus\" needs one core"), "{found}");
+    assert!(found.contains("control \"rate-consensus\", the default, needs one core"), "{found}");
 }

@@ -1,13 +1,13 @@
 //! Outcome of a run from the reports of agents and emulator, with the names and bins of the simulator.
 
 mod applications;
+mod edges;
 mod route_server;
 
 use crate::topology::assignments::{PlacedFlow, has_timestamps};
 use crate::topology::services::route_server::RouteServerReport;
 use netstage_agent_api::results::{
-    AgentReport, BinCounts, Buckets, FlowResult, MAX_DRAIN, TcpSample, Travel, Usage, VpnResult,
-    WatchedWindows, WindowSample,
+    AgentReport, BinCounts, Buckets, FlowResult, MAX_DRAIN, TcpSample, Travel, Usage, WatchedWindows,
 };
 use netstage_agent_api::service::ServiceResult;
 use netstage_core::measure::lateness::{LatenessLimits, MAX_SHARE};
@@ -531,34 +531,6 @@ impl OutcomeBuilder {
                 .for_each(|(sum, counts)| *sum += bytes_at_ip(group, counts));
         }
         bytes
-    }
-
-    fn add_vpn(&mut self, name: &str, bytes: &[f64], own: Option<&VpnResult>) {
-        let bits = 8.0 / self.seconds;
-        self.push(Metric::VpnThroughput, name, bytes.iter().map(|bytes| bytes * bits).collect());
-        let Some(own) = own else { return };
-        self.push(Metric::VpnQueue, name, own.queue.clone());
-        self.push(Metric::VpnQueueDrops, name, own.queue_drops.iter().map(|count| *count as f64).collect());
-        if own.window.is_empty() {
-            return;
-        }
-        let sampled = |value: fn(&WindowSample) -> f64| own.window.iter().map(value).collect();
-        self.push(Metric::VpnWindow, name, sampled(|sample| sample.window));
-        self.push(Metric::VpnIncrease, name, sampled(|sample| sample.increase));
-        self.push(Metric::VpnDecrease, name, sampled(|sample| sample.decrease));
-        self.push(Metric::VpnLoss, name, sampled(|sample| sample.loss));
-        self.push(Metric::VpnRoundTrip, name, sampled(|sample| sample.round_trip_ns as f64 * 1e-9));
-        let before = [0].into_iter().chain(own.window.iter().map(|sample| sample.lost));
-        let lost = own.window.iter().zip(before).map(|(sample, before)| (sample.lost - before) as f64);
-        self.push(Metric::VpnLost, name, lost.collect());
-    }
-
-    /// Adds the resource usage of a provider edge router.
-    fn add_usage(&mut self, report: &AgentReport) {
-        let (node, usage) = (&report.node, &report.usage);
-        self.add_processor(Metric::PeProcessor, node, usage, |usage| usage.user_ns + usage.system_ns);
-        self.add_processor(Metric::PeProcessorOwn, node, usage, |usage| usage.user_ns);
-        self.add_memory(Metric::PeMemory, node, usage);
     }
 
     /// Adds processor time as a share of one core, from samples at the start of the run and at the end of each bin.

@@ -97,8 +97,8 @@ impl<'a> PartialOutcome<'a> {
             let bin = ended.bin as usize;
             *bin_mut(&mut vpn.queue, bin, 0.0) = ended.queue;
             *bin_mut(&mut vpn.queue_drops, bin, 0) = ended.queue_drops;
-            if let Some(window) = ended.window {
-                *bin_mut(&mut vpn.window, bin, window) = window;
+            if let Some(control) = ended.control {
+                *bin_mut(&mut vpn.control, bin, control) = control;
             }
         }
     }

@@ -163,15 +163,16 @@ fn check_service(
 }
 
 fn check_vpn(vpn: &VpnResult, bins: usize) -> Result<(), &'static str> {
-    let lengths = [vpn.queue.len(), vpn.queue_drops.len(), vpn.window.len()];
+    let lengths = [vpn.queue.len(), vpn.queue_drops.len(), vpn.control.len()];
     if lengths.into_iter().any(|length| length > bins) {
         return Err("more bins than the run has");
     }
-    let windows = vpn.window.iter().flat_map(|s| [s.window, s.increase, s.decrease, s.loss]);
-    if !vpn.queue.iter().copied().chain(windows).all(is_amount) {
-        return Err("the queue or the window is not a number of packets");
+    let states = vpn.control.iter();
+    let amounts = states.flat_map(|s| [s.window, s.increase, s.decrease, s.permitted_bps, s.loss]);
+    if !vpn.queue.iter().copied().chain(amounts).all(is_amount) {
+        return Err("the queue, the window or the rate is not an amount");
     }
-    match vpn.window.is_sorted_by_key(|sample| sample.lost) {
+    match vpn.control.is_sorted_by_key(|sample| sample.lost) {
         true => Ok(()),
         false => Err("the count of lost packets decreases"),
     }
@@ -238,7 +239,7 @@ pub fn contradictions(reports: &[AgentReport], duration: Duration) -> Vec<VoidRe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netstage_agent_api::results::{Buckets, WatchedWindows, WindowSample};
+    use netstage_agent_api::results::{Buckets, ControlSample, WatchedWindows};
     use netstage_agent_api::task::{EdgeTask, FlowTask};
     use netstage_agent_api::watch::{FlowSpec, WatchedEndpoint};
     use netstage_core::quantity::BitRate;
@@ -315,14 +316,14 @@ mod tests {
         let router =
             Assignment { edge: Some(EdgeTask { configuration: String::new() }), ..assignment.clone() };
         let vpn = |change: fn(&mut VpnResult)| {
-            let mut vpn = VpnResult { window: vec![WindowSample::default(); 2], ..VpnResult::default() };
+            let mut vpn = VpnResult { control: vec![ControlSample::default(); 2], ..VpnResult::default() };
             change(&mut vpn);
             check(&AgentReport { vpns: vec![vpn], ..valid.clone() }, &router)
         };
         assert_eq!(vpn(|_| ()), Ok(()));
         assert!(vpn(|vpn| vpn.queue = vec![f64::INFINITY]).is_err());
         assert!(vpn(|vpn| vpn.queue_drops = vec![0; 3]).is_err());
-        assert!(vpn(|vpn| vpn.window[0].lost = 1).is_err());
+        assert!(vpn(|vpn| vpn.control[0].lost = 1).is_err());
         let task = ServiceTask {
             name: "s".into(),
             id: 1,

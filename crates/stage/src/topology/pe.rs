@@ -693,10 +693,13 @@ mod tests {
         let text = TWO_WAY.to_owned()
             + r#"
 [vpn.gold-down.control]
+kind = "i2vfc"
 decrease = 0.1
 [vpn.gold-up.control]
+kind = "i2vfc"
 reference = "gold-down"
 [vpn.silver-down.control]
+kind = "i2vfc"
 reference = "gold-down"
 "#;
         let plan = plan(&text);

@@ -43,7 +43,8 @@ fn a_run_sends_events_and_writes_the_record_of_the_command_line() {
         "{runs:?}"
     );
     let (begun, ..) = runs.values().next().unwrap();
-    for metric in ["vpn.throughput", "vpn.window", "fairness.inter_vpn", "link.utilization", "link.queue"] {
+    for metric in ["vpn.throughput", "vpn.permitted", "fairness.inter_vpn", "link.utilization", "link.queue"]
+    {
         assert!(begun["series"].to_string().contains(metric), "{metric}");
     }
 
@@ -135,7 +136,7 @@ fn an_emulated_run_sends_events() {
     assert_eq!(status["phase"], "finished", "{status}");
     let run_events: Vec<&Value> =
         events.iter().filter(|(name, _)| name == "run").map(|(_, data)| data).collect();
-    // Values, including windows and causes of their reduction, are sent before the end. A run with values that arrived
+    // Values, including permitted rates and causes of their reduction, are sent before the end. A run with values that arrived
     // late is sent again at the end.
     let begun: Vec<&&Value> = run_events.iter().filter(|data| data["kind"] == "begin").collect();
     let pieces = |begin: &&&&Value| {
@@ -143,7 +144,7 @@ fn an_emulated_run_sends_events() {
     };
     let early: Vec<&&&Value> = begun.iter().filter(|begin| pieces(begin) >= 2).collect();
     let early = format!("{early:?}");
-    for metric in ["link.utilization", "vpn.throughput", "vpn.window", "fairness.inter_vpn"] {
+    for metric in ["link.utilization", "vpn.throughput", "vpn.permitted", "fairness.inter_vpn"] {
         assert!(early.contains(metric), "{metric}: {early}");
     }
     assert!(!has_tcp_events || early.contains("flow.cause.fast_retransmit"), "{early}");

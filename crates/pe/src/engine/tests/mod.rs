@@ -108,6 +108,7 @@ fn config_of(side: u8, way: CoreEncapsulation, vpns: Range<u16>) -> EngineConfig
         text += &format!(
             r#"
             [vpn.vpn{number}.peer.far]
+            control = "i2vfc"
             send = {send}
             receive = {receive}
             routes = ["10.0.{far}.0/24", "fd00:{far}::/32"]
