@@ -124,14 +124,14 @@ describe.skipIf(!present || !served)(`${PROGRAM} in ${CHROMIUM}`, { timeout: 90_
   });
 
   // Namespaces need root or user namespaces, and BPF programs need root.
-  test.skipIf(process.getuid?.() !== 0)('real packets are drawn while they pass: shares, fairness, windows and causes of reductions', async () => {
+  test.skipIf(process.getuid?.() !== 0)('real packets are drawn while they pass: shares, fairness, rates and causes of reductions', async () => {
     const { page, complaints } = await open('/scenarios/real.toml');
     await page.getByText('Valid: 1 cell, 1 run of').waitFor();
     await page.locator('.start select').selectOption('emu');
     await page.getByRole('button', { name: 'Start' }).click();
     await page.waitForURL('**/runs/*');
     const figure = (title: string) => page.locator('figure', { hasText: title });
-    for (const title of ['Throughput of each VPN', 'Fairness', 'Windows of the VPNs', 'TCP windows and causes of reductions']) {
+    for (const title of ['Throughput of each VPN', 'Fairness', 'Rates permitted to the VPNs', 'TCP windows and causes of reductions']) {
       await figure(title).locator('canvas').waitFor();
     }
     await page.locator('.vpns .share').first().waitFor();
