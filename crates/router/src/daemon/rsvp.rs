@@ -238,19 +238,12 @@ impl Rsvp {
                 }
             }
             RsvpEvent::Failed { tunnel, error } => {
-                let Some(tunnel) = self.tunnels.get_mut(&tunnel) else { return Vec::new() };
-                let failure = Some(format!(
-                    "{} reports: {} (error {}, value {})",
-                    error.node,
-                    error.meaning(),
-                    error.code,
-                    error.value
-                ));
-                if tunnel.failure != failure {
-                    let reason = failure.as_deref().unwrap_or_default();
-                    log(Level::Alarm, &format!("tunnel {} cannot be set up: {reason}", tunnel.settings.name));
-                    tunnel.failure = failure;
-                }
+                let meaning = error.meaning();
+                let failure = format!(
+                    "{} reports: {meaning} (error {}, value {})",
+                    error.node, error.code, error.value
+                );
+                self.fail(tunnel, failure, log);
             }
             RsvpEvent::Forward { label, to } => {
                 let forward = LabelAction::Forward(Destination::Paths(vec![self.path(to)]));
@@ -258,12 +251,8 @@ impl Rsvp {
             }
             RsvpEvent::Pop { label } => return self.label(label, Some(LabelAction::Pop { table: 0 })),
             RsvpEvent::Discard { label } => return self.label(label, None),
-            RsvpEvent::Unreserved { lsp, downstream, .. } => {
-                let line = format!(
-                    "{} has not reserved LSP {} of tunnel {} to {}",
-                    downstream.address, lsp.sender.lsp, lsp.session.tunnel, lsp.session.endpoint
-                );
-                log(Level::Note, &line);
+            RsvpEvent::Unreserved { lsp, upstream, downstream } => {
+                self.report_unreserved(lsp, upstream, downstream, log);
             }
             RsvpEvent::NeighborUp { neighbor } => {
                 log(Level::Note, &format!("RSVP-TE neighbor {} is up", neighbor.address));
@@ -277,6 +266,36 @@ impl Rsvp {
             }
         }
         Vec::new()
+    }
+
+    /// Reports an LSP that the next router has not reserved: at its ingress, as the failure of its tunnel.
+    fn report_unreserved(
+        &mut self,
+        lsp: Lsp,
+        upstream: Option<RsvpNeighbor>,
+        downstream: RsvpNeighbor,
+        log: &Log,
+    ) {
+        let (next, number, to) = (downstream.address, lsp.session.tunnel, lsp.session.endpoint);
+        let own = u16::try_from(number).ok().filter(|_| upstream.is_none());
+        let Some(own) = own else {
+            let id = lsp.sender.lsp;
+            return log(Level::Note, &format!("{next} has not reserved LSP {id} of tunnel {number} to {to}"));
+        };
+        // An error of a router says more.
+        if self.tunnels.get(&own).is_some_and(|tunnel| tunnel.failure.is_none()) {
+            let reason = "a router on the path may lack RSVP-TE or a route";
+            self.fail(own, format!("{next} has not reserved it; {reason} to {to}"), log);
+        }
+    }
+
+    /// Records why a tunnel cannot be set up, and reports a new reason.
+    fn fail(&mut self, number: u16, failure: String, log: &Log) {
+        let Some(tunnel) = self.tunnels.get_mut(&number) else { return };
+        if tunnel.failure.as_ref() != Some(&failure) {
+            log(Level::Alarm, &format!("tunnel {} cannot be set up: {failure}", tunnel.settings.name));
+            tunnel.failure = Some(failure);
+        }
     }
 
     /// Removes a tunnel, which protects its neighbor no more.

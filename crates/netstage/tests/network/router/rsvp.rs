@@ -10,7 +10,7 @@ use netstage_host::shared_key::PresharedKey;
 use netstage_router::daemon::reload;
 use netstage_router::daemon::state::{LspState, TunnelState};
 use std::net::Ipv4Addr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Number of the router in the middle.
 pub const MIDDLE: usize = 2;
@@ -229,6 +229,17 @@ fn lsps_need_the_key_of_the_neighbors() {
     assert_eq!(counted(&state(&row.folder, 0), "rsvp", "unauthenticated"), 0);
 }
 
+/// The router in the middle does not run.
+fn a_neighbor_that_does_not_answer_is_named() {
+    const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
+    let row = Row::new("router-rsvp-silent");
+    row.configure(0, ["fast_path = \"off\"", ""], EAST);
+    let _router = row.start(0);
+    let failure = || row.tunnels(0)[0].failure.clone();
+    assert!(within(SETUP_TIMEOUT + TIMEOUT, || failure().is_some()), "{:?}", row.tunnels(0));
+    assert!(failure().unwrap().starts_with("10.1.0.2 has not reserved it"), "{:?}", failure());
+}
+
 /// All messages arrive at the first attempt, because a router sends them no faster than its neighbor handles them.
 fn ten_thousand_lsps_are_set_up() {
     const LSPS: usize = 10_000;
@@ -260,5 +271,6 @@ netstage_harness::tests![
     lsps_by_rsvp_te_in_the_fast_path,
     lsps_by_rsvp_te_in_the_slow_path,
     lsps_need_the_key_of_the_neighbors,
+    a_neighbor_that_does_not_answer_is_named,
     ten_thousand_lsps_are_set_up,
 ];
