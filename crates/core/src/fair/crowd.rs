@@ -146,6 +146,22 @@ impl OwnSums {
     }
 }
 
+/// Combines the news of the parts of a PE, such as its cores, into the news of all their flows.
+pub fn combined(parts: impl IntoIterator<Item = LinkNews>) -> Vec<LinkNews> {
+    let mut links: BTreeMap<u32, Peers> = BTreeMap::new();
+    for LinkNews { link, flows } in parts {
+        let sums = links.entry(link).or_default();
+        sums.weight += flows.weight;
+        sums.settled += flows.settled;
+        sums.level += flows.weight * flows.level;
+        sums.price += flows.weight * flows.price;
+        sums.greatest = sums.greatest.max(flows.greatest);
+        sums.rate += flows.rate;
+        sums.in_flight += flows.in_flight;
+    }
+    links.into_iter().map(|(link, sums)| LinkNews { link, flows: means(sums) }).collect()
+}
+
 /// Divides the sums of level and price by the weight.
 fn means(sums: Peers) -> Peers {
     match sums.weight {
@@ -379,6 +395,35 @@ mod tests {
 
     fn peers(level: f64, weight: f64) -> Peers {
         Peers { weight, settled: weight, level, ..Peers::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn combined_news_of_parts_is_that_of_all_flows(
+            flows in proptest::collection::vec((0.1..100.0, 1.0..20.0, 1.0..1e9, any::<bool>()), 1..20),
+            place in 0_usize..20,
+        ) {
+            let flows: Vec<News> = flows
+                .into_iter()
+                .map(|(weight, level, rate, is_probing)| News { is_probing, ..news(weight, level, rate) })
+                .collect();
+            let published = |flows: &[News]| {
+                let mut crowd = Crowd::default();
+                crowd.add_link(3);
+                crowd.set_own(flows.iter().copied().enumerate())
+            };
+            let (first, second) = flows.split_at(place.min(flows.len()));
+            let parts = combined(published(first).into_iter().chain(published(second)));
+            let all = published(&flows);
+            prop_assert_eq!(parts.len(), 1);
+            let values = |news: &LinkNews| {
+                let Peers { weight, settled, level, price, greatest, rate, in_flight } = news.flows;
+                [weight, settled, level, price, greatest, rate, in_flight]
+            };
+            for (part, all) in values(&parts[0]).into_iter().zip(values(&all[0])) {
+                prop_assert!((part - all).abs() <= 1e-9 * all.abs().max(1.0), "{} {}", part, all);
+            }
+        }
     }
 
     #[test]

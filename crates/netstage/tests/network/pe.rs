@@ -343,6 +343,41 @@ fn two_cores_divide_the_vpns() {
     assert!(refusal.contains("`cores` cannot be changed while the router runs"), "{refusal}");
 }
 
+/// Each core has one VPN. Under rate consensus, each knows the flow of the other, and those of the other router.
+fn two_cores_exchange_news() {
+    let world = TwoEdges::new();
+    let folder = TemporaryFolder::new("pe-cores-news");
+    for site in 0..2 {
+        let text = configuration(&folder, site, false, 3);
+        let text = text
+            .replacen("[pe]\n", "[pe]\ncores = 2\n", 1)
+            .replace("control = \"i2vfc\"", "maximum = \"2 Mbit/s\"");
+        std::fs::write(folder.join(format!("pe{site}.toml")), text).unwrap();
+    }
+    let mut edges = [0, 1].map(|site| EdgeProcess::start_with(&world, &folder, site, None));
+    assert!(within(TIMEOUT, || edges.iter_mut().all(is_reached)));
+    // Both customers of site 0 send more than the maximum rate.
+    let sockets = [0, 1].map(|customer: usize| {
+        let bind = || UdpSocket::bind("10.0.0.2:0");
+        world.customers[0][customer].run(bind).unwrap().unwrap()
+    });
+    let mut known = [[0.0; 2]; 2];
+    let is_known = || {
+        for _ in 0..200 {
+            sockets.iter().for_each(|socket| _ = socket.send_to(&[7; 1_000], "10.0.1.2:9"));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for (known, edge) in known.iter_mut().zip(&mut edges) {
+            let flows = edge.client.show().unwrap().flows;
+            known.iter_mut().zip(flows).for_each(|(known, flow)| *known = flow.rate.unwrap().others_weight);
+        }
+        // A backlog that is interrupted counts in part.
+        known[0].iter().all(|known| (2.0..=3.0).contains(known))
+            && known[1].iter().all(|known| (4.0..=6.0).contains(known))
+    };
+    assert!(within(TIMEOUT, is_known), "{known:?}");
+}
+
 /// Site 0 publishes the reference of VPN red to site 1, where VPN blue uses it.
 fn a_reference_is_published_to_another_router() {
     let world = TwoEdges::new();
@@ -570,6 +605,7 @@ netstage_harness::tests![
     customers_with_the_same_addresses_are_separated,
     a_configuration_is_applied_completely_or_not_at_all,
     two_cores_divide_the_vpns,
+    two_cores_exchange_news,
     a_reference_is_published_to_another_router,
     a_killed_router_is_detected_and_can_restart,
     conflicts_with_the_kernel_are_rejected,

@@ -4,7 +4,7 @@ use super::port::AnyPort;
 use super::recorder::{self, Recorder};
 use super::snapshot::{self, PeSnapshot};
 use super::steering::FilterProgram;
-use super::threads::SharedReferences;
+use super::threads::CoreExchange;
 use crate::engine::{AlarmView, MeasurementSource, PathMtuView, PeEngine, PreparedReplacement};
 use crate::trace;
 use netstage_core::time::{Duration, Instant};
@@ -44,8 +44,8 @@ pub(super) struct Replacement {
     pub opened: Vec<(String, AnyPort)>,
     /// New filter of each port.
     pub filters: Vec<Option<FilterProgram>>,
-    /// Exchange of reference values between cores.
-    pub board: Arc<SharedReferences>,
+    /// Exchange with the other cores.
+    pub exchange: CoreExchange,
     /// Minimum time between turns.
     pub moderation: Duration,
     /// Text of the configuration file.
@@ -144,7 +144,7 @@ impl PeForwardingThread {
         epoch: Epoch,
         recorder: Option<Recorder>,
         moderation: Duration,
-        board: Arc<SharedReferences>,
+        exchange: CoreExchange,
         report: impl Fn(PeEvent) + Send + 'static,
     ) -> io::Result<PeForwardingThread> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
@@ -160,7 +160,7 @@ impl PeForwardingThread {
             bell: Arc::clone(&bell),
             orders: received,
             recorder,
-            board,
+            exchange,
             report: Box::new(report),
         };
         let thread = std::thread::Builder::new().name("pe-forward".into()).spawn(move || forward.run())?;
@@ -199,7 +199,7 @@ struct PeForwardingLoop {
     bell: Arc<EventFd>,
     orders: Receiver<PeCommand>,
     recorder: Option<Recorder>,
-    board: Arc<SharedReferences>,
+    exchange: CoreExchange,
     report: Box<dyn Fn(PeEvent) + Send>,
     /// Last reported failure of each port.
     failures: Vec<Option<String>>,
@@ -235,6 +235,7 @@ impl PeForwardingLoop {
                     break;
                 }
             }
+            self.exchange.news(&mut self.engine);
             if self.engine.traced() >= recorder::CHUNK {
                 self.record();
             }
@@ -252,14 +253,15 @@ impl PeForwardingLoop {
         match order {
             PeCommand::Way(peer, way) => self.engine.set_peer_route(peer, way),
             PeCommand::Replace(replacement) => {
-                let Replacement { prepared, opened, filters, board, moderation, text, done } = *replacement;
+                let Replacement { prepared, opened, filters, exchange, moderation, text, done } =
+                    *replacement;
                 let now = self.epoch.now();
                 // The reference values taken over must follow the configuration that names them in the trace.
                 self.record();
                 let closed = self.engine.replace(now, prepared, opened);
                 self.write(|| vec![trace::EdgeEvent::Reload { at: now.0, configuration: text }]);
                 self.failures = self.engine.port_names().iter().map(|_| None).collect();
-                self.board = board;
+                self.exchange = exchange;
                 for (port, filter) in self.engine.ports().zip(&filters) {
                     // The filter has been validated when it was built.
                     let _ = port.steer(filter.as_ref());
@@ -301,7 +303,7 @@ impl PeForwardingLoop {
     }
 
     fn watch(&mut self, now: Instant) {
-        self.board.exchange(&mut self.engine);
+        self.exchange.references(&mut self.engine);
         for (flow, is_silent) in self.engine.silence_changes() {
             let flow = self.engine.flow(flow);
             let (vpn, peer) = (flow.vpn().to_owned(), flow.peer().to_owned());

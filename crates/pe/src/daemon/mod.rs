@@ -49,7 +49,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use steering::FilterProgram;
-use threads::{CoreConfigurations, ForwardingThreads, SharedReferences};
+use threads::{CoreConfigurations, CoreExchange, ForwardingThreads};
 
 /// Error on start or reload of the daemon.
 pub type PeError = startup_error::DaemonError<Errors>;
@@ -98,15 +98,19 @@ impl PeDaemon {
         });
         let mut recorder = recorder.transpose()?;
         let logged = Arc::new(LoggedEvents::default());
-        let board = SharedReferences::new(&router);
         let mut cores = Vec::with_capacity(router.cores);
-        for engine in engines {
+        for (engine, exchange) in engines.into_iter().zip(CoreExchange::all(&router)) {
             let (log, logged) = (Arc::clone(&log), Arc::clone(&logged));
             let report = move |event| logged.tell(&log, &event);
-            let board = Arc::clone(&board);
-            let core =
-                PeForwardingThread::begin(engine, epoch, recorder.take(), router.moderation, board, report)
-                    .map_err(|error| StartupError::from_system("cannot start a forwarding thread", &error))?;
+            let core = PeForwardingThread::begin(
+                engine,
+                epoch,
+                recorder.take(),
+                router.moderation,
+                exchange,
+                report,
+            )
+            .map_err(|error| StartupError::from_system("cannot start a forwarding thread", &error))?;
             cores.push(core);
         }
         let crew = ForwardingThreads::new(cores);

@@ -1,6 +1,7 @@
 //! Assignment of VPNs to cores. A VPN stays on its core, because its queues and windows do.
 
 use super::steering::{self, FilterProgram, NumberPartition, TooManyRanges, UNTAGGED};
+use netstage_core::fair::VpnControl;
 use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::{PeConfig, PeVpnConfig, PeerConfig, PortKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +74,11 @@ impl VpnPlacement {
             let others = part.vpns.iter_mut().enumerate().filter(|(vpn, _)| !is_own(*vpn));
             others.for_each(|(_, vpn)| vpn.flows.clear());
             part.buffers = router.buffers.div_ceil(self.cores as u32);
+            // The first core receives the news of peers, and publishes that of all cores.
+            let flows = router.vpns.iter().flat_map(|vpn| &vpn.flows);
+            let is_paced =
+                flows.into_iter().any(|flow| matches!(flow.settings.control, VpnControl::RateConsensus(_)));
+            part.peers.iter_mut().for_each(|peer| peer.news &= is_paced && core == 0);
         }
         part
     }
@@ -166,7 +172,7 @@ mod tests {
         for (vpn, labels, interfaces) in vpns {
             for (label, peer) in labels.iter().zip(["east", "north"]) {
                 text.push_str(&format!(
-                    "[vpn.{vpn}.peer.{peer}]\ncontrol = \"i2vfc\"\nsend = {label}\nreceive = {label}\nroutes = [\"10.{}.0.0/16\"]\n",
+                    "[vpn.{vpn}.peer.{peer}]\nsend = {label}\nreceive = {label}\nroutes = [\"10.{}.0.0/16\"]\n",
                     peer.len()
                 ));
             }

@@ -6,7 +6,7 @@ use super::peer_routes::RouteFollower;
 use super::placement::VpnPlacement;
 use super::session::RouterEpoch;
 use super::snapshot::{PeSnapshot, PeerRouteState, PeerState, format_mac};
-use super::threads::{AllCommandSenders, CoreConfigurations, SharedReferences};
+use super::threads::{AllCommandSenders, CoreConfigurations, CoreExchange};
 use super::{Level, Log, PeDaemon, PeError, open};
 use netstage_core::fair::{self, VpnControl};
 use netstage_host::clock::{monotonic_ns, realtime_offset_ns};
@@ -212,9 +212,8 @@ impl PeConfigurationFile {
             }
             host.take_over(name)?.iter().for_each(|warning| (self.log)(Level::Note, warning));
         }
-        let board = SharedReferences::new(new);
         let mut replacements = Vec::with_capacity(new.cores);
-        for core in 0..new.cores {
+        for (core, exchange) in CoreExchange::all(new).enumerate() {
             let has = ports(old, placement, core);
             let (mut opened, mut filters) = (Vec::new(), Vec::new());
             for (name, filter) in shares.interfaces(core, new)? {
@@ -227,7 +226,7 @@ impl PeConfigurationFile {
                 prepared: shares.prepared(core)?,
                 opened,
                 filters,
-                board: Arc::clone(&board),
+                exchange,
                 moderation: new.moderation,
                 text: text.to_owned(),
                 done: done.clone(),

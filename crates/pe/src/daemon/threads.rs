@@ -1,5 +1,5 @@
 //! Forwarding cores, each with a thread and an engine for some of the VPNs, and their common parts: commands
-//! to all cores, the combined state, and the exchange of reference values.
+//! to all cores, the combined state, and the exchange of reference values and news.
 
 use super::forward::{self, PeCommand, PeForwardingThread};
 use super::host::Host;
@@ -9,7 +9,7 @@ use super::session::RouterEpoch;
 use super::snapshot::{self, PeSnapshot};
 use super::steering::FilterProgram;
 use super::{Log, machine, open};
-use crate::engine::{HostProperties, PeEngine, PreparedReplacement};
+use crate::engine::{CoreNews, HostProperties, PeEngine, PreparedReplacement};
 use netstage_core::fair::PublishedReference;
 use netstage_host::startup_error::StartupError;
 use netstage_scenario::pe::PeConfig;
@@ -126,20 +126,32 @@ impl CoreConfigurations {
     }
 }
 
-/// Latest values of each reference, by number, shared between the cores of one router.
+/// Values that the cores of one router share: the latest of each reference, by number, and news.
 #[derive(Debug)]
-pub(super) struct SharedReferences(Mutex<Vec<Option<PublishedReference>>>);
+struct CoreBoard {
+    references: Mutex<Vec<Option<PublishedReference>>>,
+    news: Mutex<CoreNews>,
+}
 
-impl SharedReferences {
-    /// Creates storage for the references of a router; empty with a single core.
-    pub fn new(router: &PeConfig) -> Arc<SharedReferences> {
+/// Exchange of a core with the others of its router.
+#[derive(Clone, Debug)]
+pub(super) struct CoreExchange {
+    board: Arc<CoreBoard>,
+    core: usize,
+}
+
+impl CoreExchange {
+    /// Creates the exchange of each core of a router.
+    pub fn all(router: &PeConfig) -> impl Iterator<Item = CoreExchange> + use<> {
         let references = if router.cores > 1 { router.references.len() } else { 0 };
-        Arc::new(SharedReferences(Mutex::new(vec![None; references])))
+        let board = CoreBoard { references: Mutex::new(vec![None; references]), news: Mutex::default() };
+        let board = Arc::new(board);
+        (0..router.cores).map(move |core| CoreExchange { board: Arc::clone(&board), core })
     }
 
-    /// Exchanges values with an engine; the newer ones prevail on both sides.
-    pub fn exchange(&self, engine: &mut PeEngine<AnyPort>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Exchanges values of references with an engine; the newer ones prevail on both sides.
+    pub fn references(&self, engine: &mut PeEngine<AnyPort>) {
+        let mut known = self.board.references.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, known) in known.iter_mut().enumerate() {
             let own = engine.reference(number);
             let at = |published: &Option<PublishedReference>| published.map(|published| published.at);
@@ -148,6 +160,14 @@ impl SharedReferences {
             } else if let Some(newer) = known.filter(|_| at(known) > at(&own)) {
                 engine.update_reference(number, newer);
             }
+        }
+    }
+
+    /// Exchanges news, if the engine has published some.
+    pub fn news(&self, engine: &mut PeEngine<AnyPort>) {
+        if engine.has_news() {
+            let mut shared = self.board.news.lock().unwrap_or_else(PoisonError::into_inner);
+            engine.exchange_news(self.core, &mut shared);
         }
     }
 }

@@ -49,6 +49,7 @@ pub use alarms::AlarmView;
 pub use counter::{Counter, Counters, Severity};
 pub use host_properties::HostProperties;
 pub use keys::Keys;
+pub use news::CoreNews;
 pub use path_mtu::PathMtuView;
 pub use references::{MeasurementSource, ReferenceCounts, ReferenceView};
 pub use replace::PreparedReplacement;
@@ -289,6 +290,16 @@ impl<P: FramePort> PeEngine<P> {
     /// Updates a reference with the values of another engine of this router.
     pub fn update_reference(&mut self, number: usize, published: PublishedReference) {
         self.state.edge.handle_reference(number, published);
+    }
+
+    /// Returns whether this engine has published news since its last [exchange](PeEngine::exchange_news).
+    pub fn has_news(&self) -> bool {
+        self.state.has_news_for_cores()
+    }
+
+    /// Exchanges news with the other engines of this router, of which this one has the number `core`.
+    pub fn exchange_news(&mut self, core: usize, shared: &mut CoreNews) {
+        self.state.exchange_with_cores(core, shared);
     }
 
     /// Returns the neighbors on circuits: circuit, IP address, and MAC address once resolved.

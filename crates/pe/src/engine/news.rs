@@ -3,18 +3,22 @@
 //! Every router publishes the state of its flows to all peers with which it exchanges news, at the same time. A message
 //! ([`netstage_core::fair::news`]) belongs to the path between two routers, as those of references do, and carries the
 //! GAL directly beneath the tunnel label. The tunnel identifies the sender.
+//!
+//! Of a router with several cores, the first exchanges news with peers, for all of them. Each core treats the others as
+//! it does other routers ([`CoreNews`]).
 
 use super::network::ReceivingTunnel;
 use super::pool::{HEADROOM, StoredPacket};
 use super::{Counter, EngineState, Keys, PacketDrop, flows};
 use netstage_core::fair::VpnControl;
-use netstage_core::fair::crowd::{LinkNews, news_interval};
+use netstage_core::fair::crowd::{LinkNews, NEWS_AGE, combined, news_interval};
 use netstage_core::fair::news::{self, NewsError, NewsReceiver};
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::pe::PeConfig;
 use netstage_wire::gach::{self, channel};
 use netstage_wire::mpls::{LabelStackEntry, LabelValue};
 use netstage_wire::news::NewsMessage;
+use std::collections::BTreeMap;
 
 /// Replaces the two labels of a VPN flow in the digest. No VPN flow has these labels, and references have others, so
 /// that no message can be taken for one of another kind.
@@ -32,6 +36,29 @@ pub(super) struct NewsExchange {
     sent_ns: u64,
     /// Receivers by index of the peer.
     peers: Vec<Option<NewsPeer>>,
+    /// News for the other cores; `None` with one core.
+    for_cores: Option<NewsForCores>,
+    /// News of the other cores, to be published with that of this one.
+    of_cores: Vec<LinkNews>,
+}
+
+/// News that a core has published or received since its last exchange with the other cores.
+#[derive(Debug, Default)]
+struct NewsForCores {
+    own: Option<DatedNews>,
+    heard: BTreeMap<u64, DatedNews>,
+}
+
+/// News with its time.
+type DatedNews = (Instant, Vec<LinkNews>);
+
+/// Latest news of the cores of one router, and of its peers.
+#[derive(Debug, Default)]
+pub struct CoreNews {
+    /// News of the flows of each core.
+    own: BTreeMap<usize, DatedNews>,
+    /// News received from each publisher.
+    heard: BTreeMap<u64, DatedNews>,
 }
 
 /// Peer with which news is exchanged.
@@ -48,7 +75,9 @@ impl NewsExchange {
         let is_paced = |flow: &netstage_scenario::pe::VpnFlowConfig| {
             matches!(flow.settings.control, VpnControl::RateConsensus(_))
         };
-        let is_needed = flows::all(router).any(|(_, flow)| is_paced(flow));
+        let has_paced = flows::all(router).any(|(_, flow)| is_paced(flow));
+        let speaks_for_cores = router.cores > 1 && router.peers.iter().any(|peer| peer.news);
+        let is_needed = has_paced || speaks_for_cores;
         let peer = |peer: &netstage_scenario::pe::PeerConfig| {
             let publisher = publisher(&peer.name);
             (is_needed && peer.news).then(|| NewsPeer { publisher, heard: NewsReceiver::new(own) })
@@ -60,6 +89,8 @@ impl NewsExchange {
             own,
             sent_ns: 0,
             peers,
+            for_cores: (is_needed && router.cores > 1).then(NewsForCores::default),
+            of_cores: Vec::new(),
         }
     }
 
@@ -87,8 +118,12 @@ impl EngineState {
     #[cold]
     fn exchange_all_news(&mut self, now: Instant) {
         self.news.due = now + self.news.interval;
-        let published = self.edge.publish_news(now);
+        let mut published = self.edge.publish_news(now);
         self.edge.consider_news(now);
+        if let Some(for_cores) = &mut self.news.for_cores {
+            for_cores.own = Some((now, published.clone()));
+            published = combined(published.into_iter().chain(self.news.of_cores.iter().copied()));
+        }
         for links in news::messages(&published) {
             // Timestamps must stay distinct after the clock is set back.
             self.news.sent_ns = self.epoch_unix_ns.saturating_add(now.0).max(self.news.sent_ns + 1);
@@ -137,10 +172,40 @@ impl EngineState {
             NewsError::NotNewer => Counter::NewsReplayed,
             NewsError::Reflected => Counter::NewsReflected,
         })?;
-        for news in news {
-            self.edge.handle_news(at, publisher, &news);
+        let news: Vec<LinkNews> = news.collect();
+        news.iter().for_each(|news| self.edge.handle_news(at, publisher, news));
+        if let Some(for_cores) = &mut self.news.for_cores {
+            for_cores.heard.insert(publisher, (at, news));
         }
         Ok(())
+    }
+
+    /// Returns whether this core has published news since its last exchange with the other cores.
+    pub(super) fn has_news_for_cores(&self) -> bool {
+        self.news.for_cores.as_ref().is_some_and(|for_cores| for_cores.own.is_some())
+    }
+
+    /// Exchanges news with the other cores, of which this one has the number `core`.
+    pub(super) fn exchange_with_cores(&mut self, core: usize, shared: &mut CoreNews) {
+        let Some(for_cores) = &mut self.news.for_cores else { return };
+        let NewsForCores { own, heard } = std::mem::take(for_cores);
+        let now = own.as_ref().map_or(Instant::ZERO, |(at, _)| *at);
+        shared.own.extend(own.map(|own| (core, own)));
+        shared.heard.extend(heard);
+        let is_fresh = |(at, _): &DatedNews| now.since(*at) <= NEWS_AGE;
+        shared.own.retain(|_, news| is_fresh(news));
+        shared.heard.retain(|_, news| is_fresh(news));
+        let cores = shared.own.iter().filter(|(other, _)| **other != core);
+        let cores = cores.map(|(other, news)| (publisher(&format!("\0core {other}")), news));
+        let peers = shared.heard.iter().map(|(publisher, news)| (*publisher, news));
+        self.news.of_cores.clear();
+        for (publisher, (at, links)) in cores {
+            self.news.of_cores.extend(links);
+            links.iter().for_each(|news| self.edge.handle_news(*at, publisher, news));
+        }
+        for (publisher, (at, links)) in peers {
+            links.iter().for_each(|news| self.edge.handle_news(*at, publisher, news));
+        }
     }
 
     /// Returns the peer, of those with which news is exchanged, whose path has this port, tunnel and labels.

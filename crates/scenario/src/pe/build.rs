@@ -44,7 +44,6 @@ pub(super) fn router(file: &PeFile, problems: &mut Problems) -> Option<PeConfig>
         });
     }
     let references = references::references(file, problems);
-    check_cores(file, problems);
     let circuits: Vec<CircuitConfig> = circuits.into_iter().collect::<Option<_>>()?;
     check_sharing(file, &circuits, problems);
     let peers = peers?;
@@ -64,17 +63,6 @@ pub(super) fn router(file: &PeFile, problems: &mut Problems) -> Option<PeConfig>
         references: references?,
         circuits,
     })
-}
-
-/// Reports flows under rate consensus on several cores, which do not exchange news with each other.
-fn check_cores(file: &PeFile, problems: &mut Problems) {
-    let flows = file.vpn.0.iter().filter_map(|vpn| vpn.value.as_ref()).flat_map(|vpn| vpn.peer.0.iter());
-    let mut controls = flows.filter_map(|flow| Some(&flow.value.as_ref()?.treatment.control));
-    let paced = controls.find(|control| matches!(control.value, ControlTable::RateConsensus(_)));
-    if let (Some(control), 2..) = (paced, file.pe.cores.0) {
-        let message = "control \"rate-consensus\", the default, needs one core";
-        problems.push_help(control.place, message, "set [pe] cores = 1, or control = \"i2vfc\"");
-    }
 }
 
 fn core(file: &PeFile, problems: &mut Problems) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! News of VPN flows under rate consensus, exchanged between two routers.
 
 use super::*;
+use crate::engine::CoreNews;
 use crate::replay::Replay;
 use netstage_core::fair::CoreMembership;
 use netstage_core::fair::crowd::NEWS_AGE;
@@ -113,6 +114,59 @@ fn assert_others_are_known(world: &TwoRouters) {
     for (side, weight) in [(0, WEIGHTS[1]), (1, WEIGHTS[0])] {
         let known = others(world, side);
         assert!((0.9 * weight..=weight).contains(&known), "side {side}: {known}");
+    }
+}
+
+/// Side 0 has two cores with a VPN each; the first speaks for both. Side 1 has one core.
+#[test]
+fn cores_of_a_router_and_its_peer_know_all_flows() {
+    const FAR: usize = 2;
+    const STEP: Duration = Duration::from_millis(1);
+    let way = CoreEncapsulation::Udp4;
+    let mut configs = [config_of(0, way, 0..1), config_of(0, way, 1..2), config(1, way, 2)];
+    let weights = [3.0, 1.0, 2.0];
+    for (number, config) in configs.iter_mut().enumerate() {
+        let control = VpnControl::RateConsensus(CoreMembership { links: vec![0] });
+        *config.settings(0) =
+            VpnFlowSettings { weight: weights[number], control, ..VpnFlowSettings::default() };
+        config.router.cores = if number == FAR { 1 } else { 2 };
+        config.router.peers[0].news = number != 1;
+        config.machine.session_seed = 70 + number as u32;
+    }
+    let mut routers = configs.each_ref().map(router);
+    let (mut shared, mut link) = (CoreNews::default(), SharedLink::default());
+    let mut in_flight: BTreeMap<(Instant, u64), (usize, Vec<u8>)> = BTreeMap::new();
+    let (mut now, mut number) = (Instant::ZERO, 0);
+    while now < Instant(3_000_000_000) {
+        now += STEP;
+        for (router, (side, vpn)) in routers.iter_mut().zip([(0, 0), (0, 1), (1, 0)]) {
+            let packet = packet(false, side, vpn, 1, 1000);
+            (0..2).for_each(|_| router.give(CUSTOMERS, now, &frame(100 + vpn, &packet)));
+        }
+        while let Some(entry) = in_flight.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (to, frame) = entry.remove();
+            routers[to].give(CORE, now, &frame);
+        }
+        for (from, router) in routers.iter_mut().enumerate() {
+            router.turn(now);
+            if from != FAR && router.engine.has_news() {
+                router.engine.exchange_news(from, &mut shared);
+            }
+            for frame in router.taken(CORE) {
+                assert!(from != 1 || !is_news(&frame));
+                let label = u32::from_be_bytes(*frame[14 + 20 + 8..].first_chunk().unwrap()) >> 12;
+                let to = if from == FAR { usize::from(label == 1001) } else { FAR };
+                number += 1;
+                in_flight.extend(link.pass(now, &frame).map(|at| ((at, number), (to, frame))));
+            }
+            router.taken(CUSTOMERS);
+        }
+    }
+    for (router, own) in routers.iter().zip(weights) {
+        let others = weights.iter().sum::<f64>() - own;
+        let known = router.engine.flow(0).paced().unwrap().peers().weight;
+        assert!((0.9 * others..=others + 1e-9).contains(&known), "weight {own}: {known} of {others}");
+        assert_eq!(router.count(Counter::NewsUnused), 0);
     }
 }
 
