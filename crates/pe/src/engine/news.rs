@@ -4,8 +4,8 @@
 //! ([`netstage_core::fair::news`]) belongs to the path between two routers, as those of references do, and carries the
 //! GAL directly beneath the tunnel label. The tunnel identifies the sender.
 //!
-//! Of a router with several cores, the first exchanges news with peers, for all of them. Each core treats the others as
-//! it does other routers ([`CoreNews`]).
+//! If a router has several cores, the first core exchanges news with the peers for all cores. Each core treats the other
+//! cores like other routers ([`CoreNews`]).
 
 use super::network::ReceivingTunnel;
 use super::pool::{HEADROOM, StoredPacket};

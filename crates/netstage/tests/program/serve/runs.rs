@@ -136,8 +136,8 @@ fn an_emulated_run_sends_events() {
     assert_eq!(status["phase"], "finished", "{status}");
     let run_events: Vec<&Value> =
         events.iter().filter(|(name, _)| name == "run").map(|(_, data)| data).collect();
-    // Values, including permitted rates and causes of their reduction, are sent before the end. A run with values that arrived
-    // late is sent again at the end.
+    // Values, including permitted rates and causes of reductions, are sent before the end. A run with values that
+    // arrived late is sent again at the end.
     let begun: Vec<&&Value> = run_events.iter().filter(|data| data["kind"] == "begin").collect();
     let pieces = |begin: &&&&Value| {
         run_events.iter().filter(|data| data["kind"] == "bins" && data["run"] == begin["run"]).count()
