@@ -100,6 +100,16 @@ fn attack(
         let flows = edge.client.show().unwrap().flows;
         flows.iter().find(|flow| flow.vpn == "red").unwrap().received.packets
     };
+    let mut received: [Vec<Vec<u8>>; 2] = Default::default();
+    let mut receive = || {
+        for (socket, received) in receivers.iter().zip(&mut received) {
+            let mut bytes = [0; 100];
+            while let Ok(length) = socket.recv(&mut bytes) {
+                received.push(bytes[..length].to_vec());
+            }
+        }
+        received[0].iter().filter(|payload| *payload == GENUINE).count() as u64
+    };
     let before = counted(&mut edges[1]);
     let mut sent = 0;
     let noticed = within(TIMEOUT, || {
@@ -113,6 +123,8 @@ fn attack(
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+        // A receive buffer holds 256 packets, fewer than some attacks have.
+        receive();
         let alarms = |edge: &mut EdgeProcess<'_>| {
             edge.client.show().unwrap().alarms.into_iter().map(|alarm| alarm.name).collect()
         };
@@ -121,17 +133,8 @@ fn attack(
     });
     assert!(noticed, "no alarm");
     // What is in flight arrives.
-    let mut received: [Vec<Vec<u8>>; 2] = Default::default();
-    let arrived = within(TIMEOUT, || {
-        for (socket, received) in receivers.iter().zip(&mut received) {
-            let mut bytes = [0; 100];
-            while let Ok(length) = socket.recv(&mut bytes) {
-                received.push(bytes[..length].to_vec());
-            }
-        }
-        received[0].iter().filter(|payload| *payload == GENUINE).count() as u64 == sent
-    });
-    assert!(arrived, "{} of {sent} packets arrived", received[0].len());
+    let arrived = within(TIMEOUT, || receive() == sent);
+    assert!(arrived, "{} of {sent} packets arrived", receive());
     assert!(world.echo(0, false, "after").is_some() && world.echo(1, false, "after").is_some());
     let counted = counted(&mut edges[1]) - before;
     // One packet of the echo.
