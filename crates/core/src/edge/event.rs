@@ -1,6 +1,6 @@
 //! Inputs and decisions of VPN flows as typed events, recorded by drivers and compared by tests.
 
-use crate::fair::crowd::{LinkNews, Peers};
+use crate::fair::crowd::PeNews;
 use crate::fair::parameters::Basis;
 use crate::fair::{IngressTransmit, PublishedReference, Query, Reply};
 use crate::packet::QueuePacket;
@@ -77,8 +77,8 @@ pub enum EdgeEvent {
     Publication {
         /// Time of the measurement.
         at: u64,
-        /// Decision: the published state of each link.
-        links: Vec<RecordedLink>,
+        /// Decision: what was published.
+        news: PeNews,
     },
     /// News of another PE arrived.
     News {
@@ -86,8 +86,8 @@ pub enum EdgeEvent {
         at: u64,
         /// Number that identifies the PE.
         publisher: u64,
-        /// State of a link.
-        link: RecordedLink,
+        /// The news.
+        news: PeNews,
     },
     /// The news of all PEs was applied.
     Consensus {
@@ -117,43 +117,6 @@ pub enum EdgeEvent {
         /// Text of the configuration file.
         configuration: String,
     },
-}
-
-/// State of the flows of a PE that a link limits ([`LinkNews`]).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RecordedLink {
-    /// Number of the link.
-    pub link: u32,
-    /// Sum of weights.
-    pub weight: f64,
-    /// Part of the weights that has found its rate.
-    pub settled: f64,
-    /// Mean level.
-    pub level: f64,
-    /// Mean price.
-    pub price: f64,
-    /// Greatest rate per weight.
-    pub greatest: f64,
-    /// Sum of rates, bytes per second.
-    pub rate: f64,
-    /// Sum of rates times round trips, bytes.
-    pub in_flight: f64,
-}
-
-impl From<&LinkNews> for RecordedLink {
-    fn from(news: &LinkNews) -> RecordedLink {
-        let LinkNews { link, flows } = *news;
-        let Peers { weight, settled, level, price, greatest, rate, in_flight } = flows;
-        RecordedLink { link, weight, settled, level, price, greatest, rate, in_flight }
-    }
-}
-
-impl From<&RecordedLink> for LinkNews {
-    fn from(recorded: &RecordedLink) -> LinkNews {
-        let RecordedLink { link, weight, settled, level, price, greatest, rate, in_flight } = *recorded;
-        LinkNews { link, flows: Peers { weight, settled, level, price, greatest, rate, in_flight } }
-    }
 }
 
 /// A packet that left.
@@ -198,13 +161,13 @@ impl EdgeEvent {
     }
 
     /// Creates the event of the publication of news.
-    pub fn published(at: Instant, news: &[LinkNews]) -> EdgeEvent {
-        EdgeEvent::Publication { at: at.0, links: news.iter().map(RecordedLink::from).collect() }
+    pub fn published(at: Instant, news: &PeNews) -> EdgeEvent {
+        EdgeEvent::Publication { at: at.0, news: news.clone() }
     }
 
     /// Creates the event of news that arrived.
-    pub fn news(at: Instant, publisher: u64, news: &LinkNews) -> EdgeEvent {
-        EdgeEvent::News { at: at.0, publisher, link: news.into() }
+    pub fn news(at: Instant, publisher: u64, news: &PeNews) -> EdgeEvent {
+        EdgeEvent::News { at: at.0, publisher, news: news.clone() }
     }
 
     /// Returns the reply, if this is the event of one.

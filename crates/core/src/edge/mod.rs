@@ -17,13 +17,15 @@ mod routes;
 mod settings;
 mod timers;
 
-pub use event::{EdgeEvent, RecordedLink, SentPacket};
+pub use event::{EdgeEvent, SentPacket};
 pub use labels::{LabelTable, LabelUnavailable};
 pub use recorder::EdgeRecorder;
 pub use routes::{InvalidPrefix, IpPrefix, VpnRoutes};
 pub use settings::VpnFlowSettings;
 
-use crate::fair::crowd::{Crowd, LinkNews, Peers};
+use crate::fair::CoreMembership;
+use crate::fair::crowd::{Crowd, PeNews, Peers};
+use crate::fair::paths::Paths;
 use crate::fair::{I2vfcConfig, Ingress, IngressTransmit, PacedFlow, PublishedReference, Reply, VpnControl};
 use crate::packet::QueuePacket;
 use crate::rng::RandomStream;
@@ -53,6 +55,8 @@ pub struct ProviderEdge<H> {
     references: Vec<Option<PublishedReference>>,
     /// News of the flows of the core under rate consensus.
     crowd: Crowd,
+    /// Paths of those whose links are not known.
+    paths: Paths,
     flows: Vec<IngressFlow<H>>,
     timers: Timers,
     /// Flows that may have packets to send, each listed once.
@@ -71,6 +75,7 @@ impl<H: QueuePacket> ProviderEdge<H> {
             configs: Vec::new(),
             references: Vec::new(),
             crowd: Crowd::default(),
+            paths: Paths::default(),
             flows: Vec::new(),
             timers: Timers::new(tick),
             ready: VecDeque::new(),
@@ -84,7 +89,10 @@ impl<H: QueuePacket> ProviderEdge<H> {
         let key = self.flows.len();
         let config = self.shared(&settings.control);
         if let VpnControl::RateConsensus(membership) = &settings.control {
-            membership.links.iter().for_each(|link| self.crowd.add_link(*link));
+            match membership {
+                CoreMembership::Links(links) => links.iter().for_each(|link| self.crowd.add_link(*link)),
+                CoreMembership::Path(path) => self.paths.add(*path),
+            }
         }
         let mut flow = IngressFlow::new((key, now), settings, config);
         flow.set_queue(now, settings.queue(rng), &mut |_| {});
@@ -194,34 +202,51 @@ impl<H: QueuePacket> ProviderEdge<H> {
         self.references[reference] = Some(published);
     }
 
-    /// Measures the flows under rate consensus and returns the news that other PEs need, about each of their links.
-    pub fn publish_news(&mut self, now: Instant) -> Vec<LinkNews> {
-        let flows = self.flows.iter_mut().enumerate();
-        let measured = flows.filter_map(|(key, flow)| Some((key, flow.consensus()?.1.publish(now))));
-        self.crowd.set_own(measured)
+    /// Measures the flows under rate consensus and returns the news that other PEs need.
+    pub fn publish_news(&mut self, now: Instant) -> PeNews {
+        let ProviderEdge { crowd, paths, flows, .. } = self;
+        paths.clear_own();
+        let measured = flows.iter_mut().enumerate().filter_map(|(key, flow)| {
+            let (membership, paced) = flow.consensus()?;
+            let news = paced.publish(now);
+            if let CoreMembership::Path(path) = membership {
+                paths.add_own(*path, &news);
+            }
+            Some((key, news))
+        });
+        let links = crowd.set_own(measured);
+        PeNews { links, paths: paths.news() }
     }
 
     /// Stores the news of another PE, which `publisher` identifies. It applies from the next
     /// [`consider_news`](Self::consider_news) on.
-    pub fn handle_news(&mut self, at: Instant, publisher: u64, news: &LinkNews) {
-        self.crowd.handle_news(at, publisher, news);
+    pub fn handle_news(&mut self, at: Instant, publisher: u64, news: &PeNews) {
+        news.links.iter().for_each(|news| self.crowd.handle_news(at, publisher, news));
+        self.paths.handle_news(at, publisher, &news.paths);
     }
 
     /// Takes the news that another edge has received, as after a change of configuration.
     pub fn adopt_news(&mut self, other: &mut ProviderEdge<H>) {
         self.crowd.adopt(&mut other.crowd);
+        self.paths.adopt(&mut other.paths);
     }
 
     /// Applies the news of all PEs to the flows that [`publish_news`](Self::publish_news) has measured.
     pub fn consider_news(&mut self, now: Instant) {
-        let ProviderEdge { crowd, flows, .. } = self;
+        let ProviderEdge { crowd, paths, flows, .. } = self;
+        let (groups, left) = paths.consider(now);
+        groups.into_iter().for_each(|group| crowd.add_link(group));
+        left.into_iter().for_each(|group| crowd.remove_link(group));
         let links = crowd.links(now);
         for (key, flow) in flows.iter_mut().enumerate() {
             let (Some((membership, paced)), Some(news)) = (flow.consensus(), crowd.flow(key)) else {
                 continue;
             };
-            let peers: Vec<(u32, Peers)> = membership
-                .links
+            let crossed = match membership {
+                CoreMembership::Links(links) => links,
+                CoreMembership::Path(path) => paths.groups(*path),
+            };
+            let peers: Vec<(u32, Peers)> = crossed
                 .iter()
                 .filter_map(|link| Some((*link, links.get(link)?.others(*link, news))))
                 .collect();

@@ -2,7 +2,7 @@
 
 use super::ProviderEdge;
 use super::event::{EdgeEvent, SentPacket};
-use crate::fair::crowd::LinkNews;
+use crate::fair::crowd::PeNews;
 use crate::fair::{IngressTransmit, PublishedReference, Reply};
 use crate::packet::QueuePacket;
 use crate::time::Instant;
@@ -105,7 +105,7 @@ impl<H: QueuePacket> EdgeRecorder<H> {
     }
 
     /// Records and calls [`ProviderEdge::publish_news`].
-    pub fn publish_news(&mut self, now: Instant) -> Vec<LinkNews> {
+    pub fn publish_news(&mut self, now: Instant) -> PeNews {
         let news = self.edge.publish_news(now);
         if self.events.is_some() {
             self.push(EdgeEvent::published(now, &news));
@@ -114,7 +114,7 @@ impl<H: QueuePacket> EdgeRecorder<H> {
     }
 
     /// Records and calls [`ProviderEdge::handle_news`].
-    pub fn handle_news(&mut self, at: Instant, publisher: u64, news: &LinkNews) {
+    pub fn handle_news(&mut self, at: Instant, publisher: u64, news: &PeNews) {
         self.edge.handle_news(at, publisher, news);
         self.push(EdgeEvent::news(at, publisher, news));
     }

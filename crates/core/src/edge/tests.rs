@@ -1,4 +1,6 @@
+mod groups;
 mod liars;
+mod network;
 
 use super::*;
 use crate::fair::{Egress, Query, SilenceAction, SilencePolicy};

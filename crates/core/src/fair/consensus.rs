@@ -39,8 +39,10 @@ const LONGEST_QUERY_INTERVAL: f64 = 0.2;
 const DELAY_TIME: f64 = 0.05;
 const LOSS_TIME: f64 = 0.5;
 const USE_TIME: f64 = 0.3;
-/// Least number of packets in a smoothed loss.
+/// Least number of packets in a smoothed loss, at the greatest packet rate of the recent past, and the time constant with
+/// which that is forgotten, in seconds.
 const LOSS_PACKETS: f64 = 50.0;
+const PACKET_RATE_TIME: f64 = 10.0;
 /// Greatest loss under overload that can have other causes than congestion.
 const GREATEST_BASE_LOSS: f64 = 0.1;
 /// Time constant with which the greatest delay and old losses fade, in seconds.
@@ -119,6 +121,11 @@ struct Congestion {
     delay: f64,
     greatest_delay: f64,
     loss: FadingLoss,
+    /// Packets per second, and their greatest number, which fades.
+    packet_rate: f64,
+    greatest_packet_rate: f64,
+    /// Packets since the last loss.
+    without_loss: f64,
     /// Loss while the queue was short, and while it was long.
     short: FadingLoss,
     long: FadingLoss,
@@ -136,6 +143,9 @@ impl Congestion {
             delay: 0.0,
             greatest_delay: 0.0,
             loss: none,
+            packet_rate: 0.0,
+            greatest_packet_rate: 0.0,
+            without_loss: 0.0,
             short: none,
             long: none,
             octaves: [none; OCTAVES],
@@ -148,9 +158,9 @@ impl Congestion {
         let (before, delay) = (self.delay, self.queueing(report));
         follow(&mut self.delay, delay, elapsed, DELAY_TIME);
         self.greatest_delay = self.delay.max(self.greatest_delay * exp(-elapsed / MEMORY_TIME));
-        // The loss is that of LOSS_PACKETS packets or more.
-        let time = LOSS_TIME.max(elapsed * LOSS_PACKETS / (report.settled as f64).max(1.0));
+        let time = self.loss_time(report, elapsed);
         self.loss.add(report, elapsed, time);
+        self.without_loss = if report.lost > 0 { 0.0 } else { self.without_loss + report.settled as f64 };
         self.octave = ((log2(rate.max(1.0)) - 6.0).max(0.0) as usize).min(OCTAVES - 1);
         self.octaves[self.octave].add(report, elapsed, MEMORY_TIME);
         if self.delay < (0.4 * self.greatest_delay).max(0.2 * target) {
@@ -159,6 +169,15 @@ impl Congestion {
             self.long.add(report, elapsed, MEMORY_TIME);
         }
         self.delay - before
+    }
+
+    /// Returns the time constant of the smoothed loss, in which LOSS_PACKETS or more packets leave. A flow that has slowed
+    /// down because of losses must see soon that they have ended, and does not wait for as many packets.
+    fn loss_time(&mut self, report: &Report, elapsed: f64) -> f64 {
+        follow(&mut self.packet_rate, report.settled as f64 / elapsed.max(1e-3), elapsed, USE_TIME);
+        let faded = self.greatest_packet_rate * exp(-elapsed / PACKET_RATE_TIME);
+        self.greatest_packet_rate = self.packet_rate.max(faded);
+        LOSS_TIME.max(LOSS_PACKETS / self.greatest_packet_rate.max(1e-3))
     }
 
     /// Returns the queueing delay of a query on its way to the egress PE, in seconds.
@@ -188,7 +207,9 @@ impl Congestion {
         let greatest = if self.is_overloaded(target) { GREATEST_BASE_LOSS } else { 1.0 };
         let base = self.base_loss(target).min(greatest);
         let variation = 1.5 * sqrt(base / self.loss.packets.max(1.0));
-        (self.loss.ratio() - 1.25 * base - variation).max(0.0)
+        // After n packets without a loss, the loss is at most 3/n with a probability of 95 % (rule of three).
+        let ratio = self.loss.ratio().min(3.0 / self.without_loss.max(1.0));
+        (ratio - 1.25 * base - variation).max(0.0)
     }
 
     /// Returns the loss that has other causes than congestion: that while the queue is short or, if queries do not see
@@ -514,6 +535,8 @@ impl<P: QueuePacket> PacedFlow<P> {
             used: self.used,
             is_probing: self.is_probing,
             price: self.price,
+            delay: self.congestion.delay,
+            target: self.target(),
             round_trip: self.congestion.least.min(10.0),
             link: self.link,
         }

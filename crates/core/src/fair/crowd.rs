@@ -4,11 +4,13 @@
 //! others is not trusted: [`LinkPeers`] and [`Heard`] bound what the news of a PE can move.
 
 use super::consensus::CONSENSUS;
+use super::paths::PathNews;
 use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::f64::consts::LN_2;
 use libm::{exp, log};
+use serde::{Deserialize, Serialize};
 
 /// Shortest interval at which a PE publishes the state of its VPN flows.
 pub const NEWS_INTERVAL: Duration = Duration::from_millis(100);
@@ -60,6 +62,10 @@ pub struct News {
     pub is_probing: bool,
     /// Price of the link that limits the flow: 1 at the target.
     pub price: f64,
+    /// Queueing delay on the way there, in seconds.
+    pub delay: f64,
+    /// Target of this delay, in seconds.
+    pub target: f64,
     /// Round trip in seconds.
     pub round_trip: f64,
     /// Link that limits the flow; `None` if none of the shared links does.
@@ -68,13 +74,14 @@ pub struct News {
 
 impl News {
     /// Returns the weight with which the flow takes part in consensus.
-    fn active_weight(&self) -> f64 {
+    pub(super) fn active_weight(&self) -> f64 {
         if self.used < LEAST_USE { 0.0 } else { self.weight * self.used }
     }
 }
 
 /// Flows that a link limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Peers {
     /// Sum of their weights, each times its share of time with a backlog.
     pub weight: f64,
@@ -93,12 +100,24 @@ pub struct Peers {
 }
 
 /// State of the flows of a PE that a link limits.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LinkNews {
     /// Number of the link.
     pub link: u32,
     /// Sums over the flows.
     pub flows: Peers,
+}
+
+/// News of a PE.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeNews {
+    /// State of each link that flows of the PE cross.
+    pub links: Vec<LinkNews>,
+    /// Paths whose links are not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathNews>,
 }
 
 /// Sums over flows of the own PE that a link limits.
@@ -147,10 +166,21 @@ impl OwnSums {
 }
 
 /// Combines the news of the parts of a PE, such as its cores, into the news of all their flows.
-pub fn combined(parts: impl IntoIterator<Item = LinkNews>) -> Vec<LinkNews> {
+pub fn combined<'a>(parts: impl IntoIterator<Item = &'a PeNews>) -> PeNews {
     let mut links: BTreeMap<u32, Peers> = BTreeMap::new();
-    for LinkNews { link, flows } in parts {
-        let sums = links.entry(link).or_default();
+    let mut paths: BTreeMap<u32, PathNews> = BTreeMap::new();
+    for part in parts {
+        // All parts measure the same path.
+        paths.extend(part.paths.iter().map(|news| (news.path, *news)));
+        add_links(&mut links, &part.links);
+    }
+    let links = links.into_iter().map(|(link, sums)| LinkNews { link, flows: means(sums) }).collect();
+    PeNews { links, paths: paths.into_values().collect() }
+}
+
+fn add_links(links: &mut BTreeMap<u32, Peers>, part: &[LinkNews]) {
+    for LinkNews { link, flows } in part {
+        let sums = links.entry(*link).or_default();
         sums.weight += flows.weight;
         sums.settled += flows.settled;
         sums.level += flows.weight * flows.level;
@@ -159,7 +189,6 @@ pub fn combined(parts: impl IntoIterator<Item = LinkNews>) -> Vec<LinkNews> {
         sums.rate += flows.rate;
         sums.in_flight += flows.in_flight;
     }
-    links.into_iter().map(|(link, sums)| LinkNews { link, flows: means(sums) }).collect()
 }
 
 /// Divides the sums of level and price by the weight.
@@ -200,6 +229,12 @@ impl Crowd {
     /// Adds a link that flows of this PE cross. News about other links is ignored.
     pub fn add_link(&mut self, link: u32) {
         self.own.entry(link).or_default();
+    }
+
+    /// Removes a link that flows of this PE do not cross any more.
+    pub fn remove_link(&mut self, link: u32) {
+        self.own.remove(&link);
+        self.heard.retain(|(other, _), _| *other != link);
     }
 
     /// Stores the news of another PE. `publisher` identifies the PE.
@@ -390,7 +425,8 @@ mod tests {
 
     fn news(weight: f64, level: f64, rate: f64) -> News {
         let (used, price, round_trip) = (1.0, 0.5, 0.1);
-        News { weight, level, rate, used, is_probing: false, price, round_trip, link: Some(3) }
+        let (delay, target) = (0.005, 0.01);
+        News { weight, level, rate, used, is_probing: false, price, delay, target, round_trip, link: Some(3) }
     }
 
     fn peers(level: f64, weight: f64) -> Peers {
@@ -413,7 +449,8 @@ mod tests {
                 crowd.set_own(flows.iter().copied().enumerate())
             };
             let (first, second) = flows.split_at(place.min(flows.len()));
-            let parts = combined(published(first).into_iter().chain(published(second)));
+            let part = |flows| PeNews { links: published(flows), paths: Vec::new() };
+            let parts = combined(&[part(first), part(second)]).links;
             let all = published(&flows);
             prop_assert_eq!(parts.len(), 1);
             let values = |news: &LinkNews| {

@@ -13,6 +13,7 @@ pub mod ingress;
 pub mod management;
 pub mod news;
 pub mod parameters;
+pub mod paths;
 pub mod publication;
 pub mod shaper;
 pub mod wire;
@@ -45,10 +46,19 @@ pub enum VpnControl {
 }
 
 /// Place of a VPN flow among the flows of a core.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CoreMembership {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CoreMembership {
     /// Links that the flow crosses and shares with others, numbered in the same way on all PEs.
-    pub links: Vec<u32>,
+    Links(Vec<u32>),
+    /// The links are not known. The number of the path from ingress to egress PE is unique in the core and at least
+    /// [`FIRST_PATH`](paths::FIRST_PATH).
+    Path(u32),
+}
+
+impl Default for CoreMembership {
+    fn default() -> CoreMembership {
+        CoreMembership::Links(Vec::new())
+    }
 }
 
 /// Configuration of a VPN flow's window.

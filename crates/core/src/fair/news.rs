@@ -5,35 +5,45 @@
 //! configured) and contains plausible numbers. The sending times follow the rules of references
 //! ([`super::publication`]).
 
-use super::crowd::{LinkNews, NEWS_AGE, Peers};
+use super::crowd::{LinkNews, NEWS_AGE, PeNews, Peers};
+use super::paths::PathNews;
 use super::publication::{NewestMessage, PublicationError, check_tlvs};
 use super::wire::Authentication;
 use crate::time::Instant;
+use alloc::vec::Vec;
 use netstage_wire::news::{
-    ENTRY, HEADER, LEVEL, LinkEntry, LossDelayError, LossDelayLengthError, MAX_ENTRIES, NewsMessage, PRICE,
-    RATE, ROUND_TRIP, WEIGHT, tlv,
+    DELAY, ENTRY, HEADER, LEVEL, LinkEntry, LossDelayError, LossDelayLengthError, MAX_ENTRIES, NewsMessage,
+    PATH_ENTRY, PRICE, PathEntry, RATE, ROUND_TRIP, WEIGHT, tlv,
 };
 
-/// Returns the length in bytes of a message with this number of entries.
-pub const fn length(entries: usize, is_authenticated: bool) -> usize {
-    HEADER + ENTRY * entries + if is_authenticated { tlv::AUTHENTICATION } else { 0 }
+/// Greatest length in bytes of a message.
+pub const GREATEST_LENGTH: usize = HEADER + MAX_ENTRIES + tlv::AUTHENTICATION;
+
+/// Returns the length in bytes of a message with this news.
+pub fn length(news: &PeNews, is_authenticated: bool) -> usize {
+    let entries = ENTRY * news.links.len() + PATH_ENTRY * news.paths.len();
+    HEADER + entries + if is_authenticated { tlv::AUTHENTICATION } else { 0 }
 }
 
 /// Writes the news of a router, sent at `sent_ns` (nanoseconds since 1970), into `bytes`, and returns the length of the
-/// message. `publisher` is the random number of the router. The caller splits news of more than [`MAX_ENTRIES`] links.
+/// message. `publisher` is the random number of the router. The caller divides long news ([`messages`]).
 pub fn write(
     (publisher, sent_ns): (u32, u64),
-    news: &[LinkNews],
+    news: &PeNews,
     authentication: Option<Authentication<'_>>,
     bytes: &mut [u8],
 ) -> Result<usize, LossDelayLengthError> {
-    let length = length(news.len(), authentication.is_some());
+    let length = length(news, authentication.is_some());
     let bytes = bytes.get_mut(..length).ok_or(LossDelayLengthError)?;
-    let entries = u16::try_from(news.len()).map_err(|_| LossDelayLengthError)?;
-    let message = NewsMessage { sent_ns, publisher, entries };
+    let number = |length: usize| u16::try_from(length).map_err(|_| LossDelayLengthError);
+    let (links, paths) = (number(news.links.len())?, number(news.paths.len())?);
+    let message = NewsMessage { sent_ns, publisher, links, paths };
     message.write(bytes)?;
-    for (index, news) in news.iter().enumerate() {
-        entry(news).write(index, bytes)?;
+    for (index, news) in news.links.iter().enumerate() {
+        message.write_link(index, &link_entry(news), bytes)?;
+    }
+    for (index, news) in news.paths.iter().enumerate() {
+        message.write_path(index, &path_entry(news), bytes)?;
     }
     if let Some(authentication) = authentication {
         let fields = message.fields();
@@ -44,16 +54,27 @@ pub fn write(
 }
 
 /// Divides news into the contents of messages.
-pub fn messages(news: &[LinkNews]) -> impl Iterator<Item = &[LinkNews]> {
-    news.chunks(MAX_ENTRIES)
+pub fn messages(news: &PeNews) -> impl Iterator<Item = PeNews> {
+    let links = news.links.chunks(MAX_ENTRIES / ENTRY);
+    let mut messages: Vec<PeNews> =
+        links.map(|links| PeNews { links: links.to_vec(), paths: Vec::new() }).collect();
+    // Paths fill the last message of links, and further ones.
+    let room = messages.last().map_or(0, |last| MAX_ENTRIES - ENTRY * last.links.len()) / PATH_ENTRY;
+    let (first, others) = news.paths.split_at(room.min(news.paths.len()));
+    messages.last_mut().into_iter().for_each(|last| last.paths = first.to_vec());
+    let others = others.chunks(MAX_ENTRIES / PATH_ENTRY);
+    messages.extend(others.map(|paths| PeNews { links: Vec::new(), paths: paths.to_vec() }));
+    messages.into_iter()
+}
+
+/// Returns the value of the range that is nearest to a value.
+fn within(value: f64, range: core::ops::RangeInclusive<f32>) -> f32 {
+    (value as f32).clamp(*range.start(), *range.end())
 }
 
 /// Returns the entry for the flows of a link. Values out of range are replaced by the nearest ones.
-fn entry(news: &LinkNews) -> LinkEntry {
+fn link_entry(news: &LinkNews) -> LinkEntry {
     let Peers { weight, settled, level, price, greatest, rate, in_flight } = news.flows;
-    let within = |value: f64, range: core::ops::RangeInclusive<f32>| {
-        (value as f32).clamp(*range.start(), *range.end())
-    };
     let (weight, rate) = (within(weight, WEIGHT), within(rate, RATE));
     LinkEntry {
         link: news.link,
@@ -67,8 +88,14 @@ fn entry(news: &LinkNews) -> LinkEntry {
     }
 }
 
-/// Returns the news in an entry.
-fn news(entry: LinkEntry) -> LinkNews {
+/// Returns the entry for a path, as [`link_entry`].
+fn path_entry(news: &PathNews) -> PathEntry {
+    let PathNews { path, group, delay, target } = *news;
+    PathEntry { path, group, delay: within(delay, DELAY), target: within(target, DELAY) }
+}
+
+/// Returns the news in the entry of a link.
+fn link_news(entry: LinkEntry) -> LinkNews {
     let LinkEntry { link, weight, settled, level, price, greatest, rate, in_flight } = entry;
     let flows = Peers {
         weight: weight.into(),
@@ -80,6 +107,12 @@ fn news(entry: LinkEntry) -> LinkNews {
         in_flight: in_flight.into(),
     };
     LinkNews { link, flows }
+}
+
+/// Returns the news in the entry of a path.
+fn path_news(entry: PathEntry) -> PathNews {
+    let PathEntry { path, group, delay, target } = entry;
+    PathNews { path, group, delay: delay.into(), target: target.into() }
 }
 
 /// Reason for rejecting a message.
@@ -129,24 +162,27 @@ impl NewsReceiver {
     }
 
     /// Checks a message that [`NewsMessage::read`] decoded from exactly these bytes, and returns its news.
-    pub fn accept<'a>(
+    pub fn accept(
         &mut self,
         now: Instant,
         message: &NewsMessage,
-        bytes: &'a [u8],
+        bytes: &[u8],
         authentication: Option<Authentication<'_>>,
-    ) -> Result<impl ExactSizeIterator<Item = LinkNews> + use<'a>, NewsError> {
+    ) -> Result<PeNews, NewsError> {
         check_tlvs(bytes, message.fields(), authentication)?;
         if message.publisher == self.own {
             return Err(NewsError::Reflected);
         }
         self.newest.check(now, message.sent_ns, NEWS_AGE, authentication.is_some())?;
-        let is_possible = |entry: LinkEntry| entry.check().is_ok();
-        if usize::from(message.entries) > MAX_ENTRIES || !message.entries(bytes).all(is_possible) {
+        let is_possible = message.fields() <= HEADER + MAX_ENTRIES
+            && message.links(bytes).all(|entry| entry.check().is_ok())
+            && message.paths(bytes).all(|entry| entry.check().is_ok());
+        if !is_possible {
             return Err(NewsError::Impossible);
         }
         self.newest.set(now, message.sent_ns);
-        Ok(message.entries(bytes).map(news))
+        let (links, paths) = (message.links(bytes).map(link_news), message.paths(bytes).map(path_news));
+        Ok(PeNews { links: links.collect(), paths: paths.collect() })
     }
 }
 
@@ -154,7 +190,7 @@ impl NewsReceiver {
 mod tests {
     use super::*;
     use crate::time::Duration;
-    use alloc::vec::Vec;
+    use alloc::vec;
     use proptest::prelude::*;
 
     const SENT: u64 = 1_795_255_703_000_000_000;
@@ -175,6 +211,17 @@ mod tests {
         LinkNews { link, flows }
     }
 
+    fn of_path(path: u32) -> PathNews {
+        PathNews { path, group: 7, delay: 0.25, target: 0.5 }
+    }
+
+    fn of(links: impl IntoIterator<Item = u32>, paths: impl IntoIterator<Item = u32>) -> PeNews {
+        PeNews {
+            links: links.into_iter().map(of_link).collect(),
+            paths: paths.into_iter().map(of_path).collect(),
+        }
+    }
+
     fn digest(key: u8, message: &[u8]) -> Option<[u8; tlv::DIGEST]> {
         let sum = message.iter().fold(key, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte));
         (key < 3).then_some([sum; tlv::DIGEST])
@@ -182,10 +229,10 @@ mod tests {
 
     const SIGNED: Option<Authentication<'static>> = Some(Authentication { key: 1, digest: &digest });
 
-    fn written(news: &[LinkNews], sent_ns: u64, authentication: Option<Authentication<'_>>) -> Vec<u8> {
+    fn written(news: &PeNews, sent_ns: u64, authentication: Option<Authentication<'_>>) -> Vec<u8> {
         let mut bytes = [0xff; 2048];
         let length = write((PUBLISHER, sent_ns), news, authentication, &mut bytes).unwrap();
-        assert_eq!(length, super::length(news.len(), authentication.is_some()));
+        assert_eq!(length, super::length(news, authentication.is_some()));
         bytes[..length].to_vec()
     }
 
@@ -194,39 +241,50 @@ mod tests {
         now: Instant,
         bytes: &[u8],
         authentication: Option<Authentication<'_>>,
-    ) -> Result<Vec<LinkNews>, NewsError> {
+    ) -> Result<PeNews, NewsError> {
         let (message, length) = NewsMessage::read(bytes)?;
-        receiver.accept(now, &message, &bytes[..length], authentication).map(Iterator::collect)
+        receiver.accept(now, &message, &bytes[..length], authentication)
     }
 
     #[test]
     fn news_arrives_as_it_was_sent() {
         for authentication in [None, SIGNED] {
-            let sent: Vec<LinkNews> = (0..MAX_ENTRIES as u32).map(of_link).collect();
+            let sent = of(0..30, 0..4);
+            assert_eq!(length(&sent, true), GREATEST_LENGTH);
             let bytes = written(&sent, SENT, authentication);
             // With the headers of an IPv4 tunnel, it fits the minimum MTU of IPv6.
             assert!(bytes.len() + 4 + 4 + 28 <= 1280, "{}", bytes.len());
             assert_eq!(take(&mut NewsReceiver::new(OWN), NOW, &bytes, authentication), Ok(sent));
         }
-        let many: Vec<LinkNews> = (0..70).map(of_link).collect();
-        let sizes: Vec<usize> = messages(&many).map(<[LinkNews]>::len).collect();
-        assert_eq!(sizes, [32, 32, 6]);
+        let sizes = |links, paths| {
+            let many = of(0..links, 0..paths);
+            let all = messages(&many).fold(PeNews::default(), |mut all, news| {
+                all.links.extend(news.links);
+                all.paths.extend(news.paths);
+                all
+            });
+            assert_eq!(all, many);
+            messages(&many).map(|news| (news.links.len(), news.paths.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(70, 60), [(32, 0), (32, 0), (6, 52), (0, 8)]);
+        assert_eq!((sizes(32, 1), sizes(0, 65)), (vec![(32, 0), (0, 1)], vec![(0, 64), (0, 1)]));
+        assert_eq!((sizes(0, 0), sizes(1, 0)), (vec![], vec![(1, 0)]));
         assert_eq!(
-            write((PUBLISHER, SENT), &many[..2], None, &mut [0; HEADER + 2 * ENTRY - 1]),
+            write((PUBLISHER, SENT), &of(0..2, 0..1), None, &mut [0; HEADER + 2 * ENTRY + PATH_ENTRY - 1]),
             Err(LossDelayLengthError)
         );
     }
 
     #[test]
     fn forged_impossible_and_replayed_messages_are_rejected() {
-        let bytes = written(&[of_link(1)], SENT, SIGNED);
+        let bytes = written(&of([1], [2]), SENT, SIGNED);
         let mut receiver = NewsReceiver::new(OWN);
         for bit in 0..8 * bytes.len() {
             let mut forged = bytes.clone();
             forged[bit / 8] ^= 1 << (bit % 8);
             assert!(take(&mut receiver, NOW, &forged, SIGNED).is_err(), "bit {bit}");
         }
-        let plain = written(&[of_link(1)], SENT, None);
+        let plain = written(&of([1], [2]), SENT, None);
         assert_eq!(take(&mut receiver, NOW, &plain, SIGNED), Err(NewsError::Digest));
         assert_eq!(take(&mut receiver, NOW, &bytes, None), Err(NewsError::Digest), "no key is configured");
         let mut impossible = plain.clone();
@@ -242,7 +300,7 @@ mod tests {
         for authentication in [None, SIGNED] {
             let mut receiver = NewsReceiver::new(OWN);
             let mut at = |now, sent_ns| {
-                let bytes = written(&[of_link(1)], sent_ns, authentication);
+                let bytes = written(&of([1], [2]), sent_ns, authentication);
                 take(&mut receiver, now, &bytes, authentication).map(|_| ())
             };
             assert_eq!(at(NOW, SENT), Ok(()));
@@ -258,13 +316,14 @@ mod tests {
     proptest! {
         /// Any state is published within the ranges that receivers accept.
         #[test]
-        fn any_state_is_accepted(link: u32, values: [f64; 7]) {
-            let [weight, settled, level, price, greatest, rate, in_flight] =
+        fn any_state_is_accepted(link: u32, values: [f64; 9]) {
+            let [weight, settled, level, price, greatest, rate, in_flight, delay, target] =
                 values.map(|value| if value.is_nan() { 0.0 } else { value });
             let flows = Peers { weight, settled, level, price, greatest, rate, in_flight };
-            let bytes = written(&[LinkNews { link, flows }], SENT, None);
+            let paths = vec![PathNews { path: link, group: link, delay, target }];
+            let bytes = written(&PeNews { links: vec![LinkNews { link, flows }], paths }, SENT, None);
             let got = take(&mut NewsReceiver::new(OWN), NOW, &bytes, None).unwrap();
-            prop_assert_eq!(got[0].link, link);
+            prop_assert_eq!((got.links[0].link, got.paths[0].path), (link, link));
             // Accepted news is published unchanged.
             prop_assert_eq!(written(&got, SENT, None), bytes);
         }
@@ -276,8 +335,11 @@ mod tests {
             bytes[2..4].copy_from_slice(&length.to_be_bytes());
             bytes[4] = 0;
             bytes[5] %= 6;
+            bytes[6] = 0;
+            bytes[7] %= 6;
             if let Ok(news) = take(&mut NewsReceiver::new(OWN), NOW, &bytes, SIGNED.filter(|_| signed)) {
-                prop_assert!(news.iter().all(|news| news.flows.level.is_finite()));
+                prop_assert!(news.links.iter().all(|news| news.flows.level.is_finite()));
+                prop_assert!(news.paths.iter().all(|news| news.delay.is_finite()));
             }
         }
     }

@@ -11,7 +11,7 @@ use super::network::ReceivingTunnel;
 use super::pool::{HEADROOM, StoredPacket};
 use super::{Counter, EngineState, Keys, PacketDrop, flows};
 use netstage_core::fair::VpnControl;
-use netstage_core::fair::crowd::{LinkNews, NEWS_AGE, combined, news_interval};
+use netstage_core::fair::crowd::{NEWS_AGE, PeNews, combined, news_interval};
 use netstage_core::fair::news::{self, NewsError, NewsReceiver};
 use netstage_core::time::{Duration, Instant};
 use netstage_scenario::pe::PeConfig;
@@ -39,7 +39,7 @@ pub(super) struct NewsExchange {
     /// News for the other cores; `None` with one core.
     for_cores: Option<NewsForCores>,
     /// News of the other cores, to be published with that of this one.
-    of_cores: Vec<LinkNews>,
+    of_cores: Vec<PeNews>,
 }
 
 /// News that a core has published or received since its last exchange with the other cores.
@@ -50,7 +50,7 @@ struct NewsForCores {
 }
 
 /// News with its time.
-type DatedNews = (Instant, Vec<LinkNews>);
+type DatedNews = (Instant, PeNews);
 
 /// Latest news of the cores of one router, and of its peers.
 #[derive(Debug, Default)]
@@ -122,14 +122,14 @@ impl EngineState {
         self.edge.consider_news(now);
         if let Some(for_cores) = &mut self.news.for_cores {
             for_cores.own = Some((now, published.clone()));
-            published = combined(published.into_iter().chain(self.news.of_cores.iter().copied()));
+            published = combined(self.news.of_cores.iter().chain([&published]));
         }
-        for links in news::messages(&published) {
+        for part in news::messages(&published) {
             // Timestamps must stay distinct after the clock is set back.
             self.news.sent_ns = self.epoch_unix_ns.saturating_add(now.0).max(self.news.sent_ns + 1);
             for peer in 0..self.news.peers.len() {
                 if self.news.peers[peer].is_some()
-                    && let Err(refused) = self.send_news(peer, links)
+                    && let Err(refused) = self.send_news(peer, &part)
                 {
                     self.count(refused);
                 }
@@ -137,13 +137,13 @@ impl EngineState {
         }
     }
 
-    fn send_news(&mut self, peer: usize, links: &[LinkNews]) -> Result<(), PacketDrop> {
+    fn send_news(&mut self, peer: usize, part: &PeNews) -> Result<(), PacketDrop> {
         let buffer = self.pool.take().ok_or(Counter::BuffersExhausted)?;
         let keys = self.peers[peer].keys.as_ref();
         let bytes = &mut self.pool.bytes(buffer)[HEADROOM + gach::HEADER..];
         let sender = (self.news.own, self.news.sent_ns);
         let written =
-            Keys::between(keys, CHANNEL, |authentication| news::write(sender, links, authentication, bytes));
+            Keys::between(keys, CHANNEL, |authentication| news::write(sender, part, authentication, bytes));
         let length = gach::HEADER + written.expect("a buffer holds the minimum IPv6 packet");
         self.encapsulate_path_message(peer, channel::NEWS, StoredPacket::new(buffer, length as u16))
     }
@@ -172,8 +172,7 @@ impl EngineState {
             NewsError::NotNewer => Counter::NewsReplayed,
             NewsError::Reflected => Counter::NewsReflected,
         })?;
-        let news: Vec<LinkNews> = news.collect();
-        news.iter().for_each(|news| self.edge.handle_news(at, publisher, news));
+        self.edge.handle_news(at, publisher, &news);
         if let Some(for_cores) = &mut self.news.for_cores {
             for_cores.heard.insert(publisher, (at, news));
         }
@@ -199,12 +198,12 @@ impl EngineState {
         let cores = cores.map(|(other, news)| (publisher(&format!("\0core {other}")), news));
         let peers = shared.heard.iter().map(|(publisher, news)| (*publisher, news));
         self.news.of_cores.clear();
-        for (publisher, (at, links)) in cores {
-            self.news.of_cores.extend(links);
-            links.iter().for_each(|news| self.edge.handle_news(*at, publisher, news));
+        for (publisher, (at, news)) in cores {
+            self.news.of_cores.push(news.clone());
+            self.edge.handle_news(*at, publisher, news);
         }
-        for (publisher, (at, links)) in peers {
-            links.iter().for_each(|news| self.edge.handle_news(*at, publisher, news));
+        for (publisher, (at, news)) in peers {
+            self.edge.handle_news(*at, publisher, news);
         }
     }
 

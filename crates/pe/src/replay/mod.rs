@@ -2,7 +2,7 @@
 
 use crate::engine::flows;
 use crate::trace::{TraceFileError, TraceReader};
-use netstage_core::edge::{EdgeEvent, ProviderEdge, RecordedLink, SentPacket, TICK};
+use netstage_core::edge::{EdgeEvent, ProviderEdge, SentPacket, TICK};
 use netstage_core::fair::PublishedReference;
 use netstage_core::fair::parameters::Basis;
 use netstage_core::packet::{Ecn, QueuePacket};
@@ -217,16 +217,14 @@ impl Replay {
                 }
                 Ok(())
             }
-            EdgeEvent::Publication { at, links } => {
+            EdgeEvent::Publication { at, news } => {
                 let now = self.at(*at)?;
-                let published = self.edge.publish_news(now);
+                let replayed = self.edge.publish_news(now);
                 self.decisions += 1;
-                let replayed: Vec<RecordedLink> = published.iter().map(RecordedLink::from).collect();
-                let text = |links: &[RecordedLink]| format!("{links:?}");
-                self.compare(*at, || "published news".into(), text(links), text(&replayed))
+                self.compare(*at, || "published news".into(), format!("{news:?}"), format!("{replayed:?}"))
             }
-            EdgeEvent::News { at, publisher, link } => {
-                self.edge.handle_news(Instant(*at), *publisher, &link.into());
+            EdgeEvent::News { at, publisher, news } => {
+                self.edge.handle_news(Instant(*at), *publisher, news);
                 Ok(())
             }
             EdgeEvent::Consensus { at } => {

@@ -2,12 +2,13 @@
 
 use super::{Builder, NodeGraph};
 use crate::file::ScenarioFile;
-use crate::file::control::{self, ControlTable, Decrease, I2vfc, VpnTable, VpnWeight};
+use crate::file::control::{self, ControlTable, Decrease, I2vfc, LinkKnowledge, VpnTable, VpnWeight};
 use crate::plan::routes::reversed;
 use crate::plan::{Hop, NodeKind, VpnPlan};
 use crate::scalar::NodeName;
 use crate::table::{Located, NamedTables};
 use netstage_core::fair;
+use netstage_core::fair::paths::path_number;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -182,22 +183,28 @@ impl Builder<'_, '_> {
                 opposite: placed.opposite,
             });
         }
-        set_memberships(&mut vpns);
+        set_memberships(file, &mut vpns);
         Some(vpns)
     }
 }
 
-/// Sets the links that each VPN under rate consensus shares with other VPNs.
-fn set_memberships(vpns: &mut [VpnPlan]) {
+/// Sets the links that each VPN under rate consensus shares with other VPNs, or its path if they are not known.
+fn set_memberships(file: &ScenarioFile, vpns: &mut [VpnPlan]) {
     let mut users = BTreeMap::<Hop, u32>::new();
     for hop in vpns.iter().flat_map(|vpn| &vpn.path) {
         *users.entry(*hop).or_default() += 1;
     }
     let shared: Vec<Hop> = users.into_iter().filter(|(_, count)| *count > 1).map(|(hop, _)| hop).collect();
-    for vpn in vpns {
+    for (vpn, member) in vpns.iter_mut().zip(file.vpn.0.iter()) {
         let fair::VpnControl::RateConsensus(membership) = &mut vpn.settings.control else { continue };
+        let control = member.value.as_ref().map(|table| &table.treatment.control.value);
+        let is_unknown = matches!(control, Some(ControlTable::RateConsensus(consensus))
+            if consensus.links.value == LinkKnowledge::Unknown);
         let link = |hop: &Hop| shared.binary_search(hop).ok().map(|link| link as u32);
-        *membership = fair::CoreMembership { links: vpn.path.iter().filter_map(link).collect() };
+        *membership = match is_unknown {
+            true => fair::CoreMembership::Path(path_number(&format!("{} {}", vpn.ingress, vpn.egress))),
+            false => fair::CoreMembership::Links(vpn.path.iter().filter_map(link).collect()),
+        };
     }
 }
 

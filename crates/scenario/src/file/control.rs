@@ -130,6 +130,7 @@ impl Treatment {
             ControlTable::FixedRate(fixed) => {
                 fair::VpnControl::FixedRate { rate: fixed.rate, queue: fixed.queue.0 }
             }
+            // The links or the path are set where they are known.
             ControlTable::RateConsensus(_) => {
                 fair::VpnControl::RateConsensus(fair::CoreMembership::default())
             }
@@ -234,11 +235,33 @@ tagged! {
         I2vfc(I2vfc) = "i2vfc",
         /// A rate for the VPN between its two PEs, by [consensus](fairness.md#rate-consensus) with the VPNs that share
         /// its bottleneck.
-        RateConsensus(NoFields) = "rate-consensus",
+        RateConsensus(RateConsensusTable) = "rate-consensus",
         /// Shaper with a fixed rate.
         FixedRate(FixedRate) = "fixed-rate",
     }
 }
+
+table! {
+    /// Control by rate consensus.
+    pub(crate) struct RateConsensusTable "control \"rate-consensus\"" {
+        /// Knowledge of PEs about the links that their VPNs share with others, in scenarios.
+        links: Located<LinkKnowledge> = "known",
+    }
+}
+
+/// Knowledge of PEs about the links of the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkKnowledge {
+    Known,
+    Unknown,
+}
+
+choice!(LinkKnowledge {
+    /// The links follow from the topology.
+    "known" => LinkKnowledge::Known,
+    /// PEs find out which VPNs share a bottleneck, as routers whose flows have no `links`.
+    "unknown" => LinkKnowledge::Unknown,
+});
 
 table! {
     /// Fixed-rate control.

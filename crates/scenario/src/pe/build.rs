@@ -12,7 +12,8 @@ use crate::key::shared_keys;
 use crate::scalar::BoundedCount;
 use crate::table::{List, Located, NamedTables};
 use netstage_core::edge::IpPrefix;
-use netstage_core::fair::VpnControl;
+use netstage_core::fair::paths::{FIRST_PATH, path_number};
+use netstage_core::fair::{CoreMembership, VpnControl};
 use netstage_wire::mpls::LabelValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -48,6 +49,7 @@ pub(super) fn router(file: &PeFile, problems: &mut Problems) -> Option<PeConfig>
     check_sharing(file, &circuits, problems);
     let peers = peers?;
     leaks::check(file, &peers, problems);
+    set_paths(&peers, &mut vpns);
     Some(PeConfig {
         core,
         control: file.pe.control.0.clone().into(),
@@ -186,7 +188,12 @@ fn flow(
     };
     let mut settings = flow.treatment.settings(flow.weight.0, false, |_| window, problems)?;
     match &mut settings.control {
-        VpnControl::RateConsensus(membership) => membership.links = links(flow.links.as_ref()),
+        VpnControl::RateConsensus(membership) => {
+            *membership = match &flow.links {
+                Some(links) => CoreMembership::Links(numbers(links)),
+                None => CoreMembership::Path(FIRST_PATH),
+            };
+        }
         _ => {
             if let Some(links) = &flow.links {
                 let message = "`links` needs control \"rate-consensus\"";
@@ -203,11 +210,30 @@ fn flow(
     })
 }
 
-/// Returns the numbers of a flow's links, each once. Without a list, all flows share one link.
-fn links(links: Option<&Located<List<BoundedCount<0, 4_294_967_295>, 1, 32>>>) -> Vec<u32> {
-    let Some(links) = links else { return vec![0] };
+/// Returns the numbers of a flow's links, each once.
+fn numbers(links: &Located<List<BoundedCount<0, 2_147_483_647>, 1, 32>>) -> Vec<u32> {
     let numbers: BTreeSet<u32> = links.value.0.iter().map(|number| number.0 as u32).collect();
     numbers.into_iter().collect()
+}
+
+/// Numbers the paths of flows under rate consensus whose links are not known. The peer has assigned each of the labels to
+/// one router only, so they tell the paths of all routers apart.
+fn set_paths(peers: &[PeerConfig], vpns: &mut [PeVpnConfig]) {
+    let mut labels: Vec<Option<LabelValue>> = vec![None; peers.len()];
+    for flow in vpns.iter().flat_map(|vpn| &vpn.flows) {
+        let least = &mut labels[flow.peer];
+        *least = Some(least.map_or(flow.send, |least| least.min(flow.send)));
+    }
+    let paths: Vec<u32> = peers
+        .iter()
+        .zip(labels)
+        .map(|(peer, label)| path_number(&format!("{:?} {label:?}", peer.tunnel)))
+        .collect();
+    for flow in vpns.iter_mut().flat_map(|vpn| &mut vpn.flows) {
+        if let VpnControl::RateConsensus(CoreMembership::Path(path)) = &mut flow.settings.control {
+            *path = paths[flow.peer];
+        }
+    }
 }
 
 /// Adds a prefix of a VPN, and reports a duplicate.

@@ -140,8 +140,8 @@ table! {
         routes: List<Located<PrefixText>>,
         /// Weight of the flow in the core, relative to other flows.
         weight: Positive = 1,
-        /// Numbers of the links in the core that the flow crosses and may share with others, for control `rate-consensus`; the same number means the same link and direction on all routers. Default: all flows share one link, number 0.
-        links: Option<Located<List<BoundedCount<0, 4_294_967_295>, 1, 32>>>,
+        /// Numbers of the links in the core that the flow crosses and may share with others, for control `rate-consensus`; the same number means the same link and direction on all routers. Default: the routers find out which flows share a bottleneck.
+        links: Option<Located<List<BoundedCount<0, 2_147_483_647>, 1, 32>>>,
         ..treatment: Treatment
     }
 }

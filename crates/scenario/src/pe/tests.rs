@@ -1,5 +1,7 @@
 use super::*;
 use netstage_core::fair;
+use netstage_core::fair::CoreMembership;
+use netstage_core::fair::paths::FIRST_PATH;
 use netstage_core::quantity::BitRate;
 use netstage_core::time::Duration;
 
@@ -446,15 +448,20 @@ fn errors_of_references_contain_position_and_remedy() {
 fn rate_consensus_needs_weights_only() {
     let paced =
         |fields: &str| VALID.replace("[vpn.blue.peer.west]", &format!("[vpn.blue.peer.west]\n{fields}"));
-    let links = |fields: &str| {
-        let router = parse("pe.toml", &paced(fields)).unwrap_or_else(|errors| panic!("{errors}"));
+    let membership = |text: &str| {
+        let router = parse("pe.toml", text).unwrap_or_else(|errors| panic!("{errors}"));
         match &router.vpns[0].flows[0].settings.control {
-            VpnControl::RateConsensus(membership) => membership.links.clone(),
+            VpnControl::RateConsensus(membership) => membership.clone(),
             control => panic!("{control:?}"),
         }
     };
-    assert_eq!(links("weight = 4"), [0], "rate consensus is the default");
-    assert_eq!(links("control = \"rate-consensus\"\nlinks = [9, 4, 9]"), [4, 9]);
+    let CoreMembership::Path(path) = membership(&paced("weight = 4")) else { panic!("no links are known") };
+    assert!(path >= FIRST_PATH);
+    assert_eq!(membership(VALID), CoreMembership::Path(path));
+    let other = VALID.replace("send = 2001", "send = 77");
+    assert_ne!(membership(&other), CoreMembership::Path(path), "the label identifies the path");
+    let listed = membership(&paced("control = \"rate-consensus\"\nlinks = [9, 4, 9]"));
+    assert_eq!(listed, CoreMembership::Links(vec![4, 9]));
     assert!(parse("pe.toml", VALID).unwrap().peers.iter().all(|peer| peer.news));
     for (fields, expected) in [
         ("control = \"i2vfc\"\nlinks = [1]", "`links` needs control \"rate-consensus\""),

@@ -8,7 +8,7 @@ use netstage_core::fair::news::{self, NewsReceiver};
 use netstage_core::fair::{IngressTransmit, VpnControl};
 use netstage_core::packet::Ecn;
 use netstage_core::time::Instant;
-use netstage_wire::news::{MAX_ENTRIES, NewsMessage};
+use netstage_wire::news::NewsMessage;
 
 impl Simulation<'_> {
     #[inline]
@@ -130,17 +130,16 @@ impl Simulation<'_> {
     /// Publishes the news of all PEs with VPN flows under rate consensus to the others, in the messages of routers but
     /// without delay or loss.
     pub(super) fn publish_news(&mut self, now: Instant) {
-        let mut bytes = [0; news::length(MAX_ENTRIES, false)];
+        let mut bytes = [0; news::GREATEST_LENGTH];
         let mut published = Vec::new();
         for (number, pe) in self.pes.iter_mut().enumerate() {
             let own = pe.flows.publish_news(now);
-            for (sent, links) in (now.0..).zip(news::messages(&own)) {
-                let length = news::write((number as u32, sent), links, None, &mut bytes)
+            for (sent, part) in (now.0..).zip(news::messages(&own)) {
+                let length = news::write((number as u32, sent), &part, None, &mut bytes)
                     .expect("the buffer is large enough");
                 let (message, _) = NewsMessage::read(&bytes[..length]).expect("the message was just written");
                 let heard = NewsReceiver::new(u32::MAX).accept(now, &message, &bytes[..length], None);
-                let heard = heard.expect("a PE publishes valid news");
-                published.extend(heard.map(|news| (number, news)));
+                published.push((number, heard.expect("a PE publishes valid news")));
             }
         }
         for (own, pe) in self.pes.iter_mut().enumerate() {

@@ -11,7 +11,7 @@ use super::address;
 use super::layout::AddressLayout;
 use super::network::node_interface;
 use netstage_core::edge::VpnFlowSettings;
-use netstage_core::fair::{Decrease, I2vfcConfig, VpnControl, WeightReference};
+use netstage_core::fair::{CoreMembership, Decrease, I2vfcConfig, VpnControl, WeightReference};
 use netstage_core::queue::TrafficClass;
 use netstage_core::time::Duration;
 use netstage_scenario::pe;
@@ -71,23 +71,23 @@ pub fn message_pairs(plan: &Plan) -> BTreeSet<(usize, usize)> {
 /// Returns the links that a VPN under rate consensus shares with others; none under another control.
 fn shared_links(vpn: &VpnPlan) -> &[u32] {
     match &vpn.settings.control {
-        VpnControl::RateConsensus(membership) => &membership.links,
+        VpnControl::RateConsensus(CoreMembership::Links(links)) => links,
         _ => &[],
     }
 }
 
-/// Returns the numbers, on routers, of the links that a VPN under rate consensus shares with others. A VPN that shares
-/// none has a number of its own, since routers assume that flows without a list share one link.
-fn link_numbers(plan: &Plan, vpn: &VpnPlan) -> Vec<u32> {
-    let shared: Vec<u32> = shared_links(vpn).iter().map(|link| link + 1).collect();
-    if !shared.is_empty() {
-        return shared;
+/// Returns the numbers, on routers, of the links that a VPN under rate consensus shares with others, or `None` if the
+/// routers find out. A VPN that shares none has a number of its own.
+fn link_numbers(plan: &Plan, vpn: &VpnPlan) -> Option<Vec<u32>> {
+    let VpnControl::RateConsensus(CoreMembership::Links(links)) = &vpn.settings.control else { return None };
+    if !links.is_empty() {
+        return Some(links.iter().map(|link| link + 1).collect());
     }
     let index = plan.vpns.iter().position(|other| other.name == vpn.name);
-    vec![UNSHARED + index.expect("the VPN is in the plan") as u32]
+    Some(vec![UNSHARED + index.expect("the VPN is in the plan") as u32])
 }
 
-/// Returns the pairs of ingress PEs whose VPNs under rate consensus share a link, the lower index first.
+/// Returns the pairs of ingress PEs whose VPNs under rate consensus share a link or may share one, the lower index first.
 fn news_pairs(plan: &Plan) -> BTreeSet<(usize, usize)> {
     let mut users = BTreeMap::<u32, BTreeSet<usize>>::new();
     for vpn in &plan.vpns {
@@ -95,8 +95,11 @@ fn news_pairs(plan: &Plan) -> BTreeSet<(usize, usize)> {
             users.entry(*link).or_default().insert(vpn.ingress);
         }
     }
+    let is_unknown =
+        |vpn: &&VpnPlan| matches!(vpn.settings.control, VpnControl::RateConsensus(CoreMembership::Path(_)));
+    let unknown: BTreeSet<usize> = plan.vpns.iter().filter(is_unknown).map(|vpn| vpn.ingress).collect();
     let mut pairs = BTreeSet::new();
-    for nodes in users.values() {
+    for nodes in users.values().chain([&unknown]) {
         for first in nodes {
             pairs.extend(nodes.range(first + 1..).map(|second| (*first, *second)));
         }
@@ -435,8 +438,8 @@ pub fn configuration(
         );
         let routes: Vec<String> = remote.iter().map(|address| host_prefix(*address)).collect();
         let mut flow = own.map_or(json!({ "control": "none" }), |own| treatment(plan, &own.settings));
-        if let Some(own) = own.filter(|own| matches!(own.settings.control, VpnControl::RateConsensus(_))) {
-            flow["links"] = link_numbers(plan, own).into();
+        if let Some(links) = own.and_then(|own| link_numbers(plan, own)) {
+            flow["links"] = links.into();
         }
         (flow["send"], flow["receive"], flow["routes"]) = (send.into(), receive.into(), routes.into());
         vpns.insert(vpn.name.clone(), json!({ "peer": { peer: flow } }));
@@ -740,7 +743,7 @@ reference = "gold-down"
         let plan = plan(include_str!("../../../../scenarios/examples/fair-rates.toml"));
         let [gold, silver] = ["gold-in", "silver-in"].map(|name| read(&plan, name));
         let links = |router: &pe::PeConfig| match &router.vpns[0].flows[0].settings.control {
-            VpnControl::RateConsensus(membership) => membership.links.clone(),
+            VpnControl::RateConsensus(CoreMembership::Links(links)) => links.clone(),
             control => panic!("{control:?}"),
         };
         assert_eq!(links(&gold), links(&silver));

@@ -1,24 +1,17 @@
 //! PEs that publish nonsense, and news that is lost or late: honest PEs keep their shares of a link, and the link stays
 //! used.
 
+use super::network::{GreedyPe, Link, Network};
 use super::*;
-use crate::fair::crowd::{LinkNews, NEWS_INTERVAL, Peers};
-use crate::fair::{CoreMembership, Reply};
+use crate::fair::CoreMembership;
+use crate::fair::crowd::{LinkNews, NEWS_INTERVAL, PeNews, Peers};
+use crate::fair::paths::{FIRST_PATH, PathNews};
 
 /// Rate of the link in bytes per second, and its buffer in bytes.
 const RATE: f64 = 2.5e6;
 const BUFFER: f64 = 150_000.0;
 /// Delay to the link and behind it, and back.
 const DELAY: Duration = Duration::from_millis(20);
-const STEP: Duration = Duration::from_micros(500);
-
-/// A PE with a greedy VPN flow.
-struct HonestPe {
-    edge: ProviderEdge<NumberedPacket>,
-    egress: Egress,
-    replies: VecDeque<(Instant, Reply)>,
-    delivered: u64,
-}
 
 /// Kinds of lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,6 +29,8 @@ struct Trial<'a> {
     weights: &'a [f64],
     /// PEs that send nothing but news.
     liars: &'a [Lie],
+    /// Whether PEs know that all share the link.
+    is_known: bool,
     /// Share of the news that is lost, and delay of the rest.
     lost: f64,
     late: Duration,
@@ -44,7 +39,7 @@ struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     fn new(weights: &'a [f64], liars: &'a [Lie], seed: u64) -> Trial<'a> {
-        Trial { weights, liars, lost: 0.0, late: Duration::ZERO, seed }
+        Trial { weights, liars, is_known: true, lost: 0.0, late: Duration::ZERO, seed }
     }
 }
 
@@ -66,44 +61,47 @@ fn lie(kind: Lie, truth: Option<&LinkNews>, random: &mut RandomStream) -> LinkNe
     LinkNews { link: 0, flows: Peers { weight, settled, level, price, greatest, rate, in_flight } }
 }
 
+/// Returns news about a path whose delay is that of no queue of the core.
+fn lying_path(random: &mut RandomStream) -> PathNews {
+    PathNews { path: FIRST_PATH, group: 0, delay: 0.1 * random.uniform(), target: 1e-3 }
+}
+
 /// Runs greedy PEs for 40 s. Returns the rate of each PE per weight from second 10 on, relative to its share of the link,
 /// and the mean queue as a share of the buffer.
 fn run(trial: Trial<'_>) -> (Vec<f64>, f64) {
-    let Trial { weights, liars, lost, late, seed } = trial;
-    let mut under_way: VecDeque<(Instant, usize, u64, LinkNews)> = VecDeque::new();
+    let Trial { weights, liars, is_known, lost, late, seed } = trial;
+    let mut under_way: VecDeque<(Instant, usize, u64, PeNews)> = VecDeque::new();
     let mut random = RandomStream::new(seed, "liars");
-    let mut pes: Vec<HonestPe> = weights.iter().map(|weight| honest(*weight)).collect();
-    // The link: time at which it has sent all, and packets on their way to the egress.
-    let (mut free_at, mut number) = (0.0_f64, 0);
-    let mut wire: VecDeque<(Instant, usize, IngressTransmit<NumberedPacket>)> = VecDeque::new();
-    let (mut now, mut news_due, mut queue, mut steps) = (Instant::ZERO, Instant::ZERO, 0.0, 0.0);
-    while now < Instant(40_000_000_000) {
-        while let Some((at, from, transmit)) = wire.pop_front_if(|(at, ..)| *at <= now) {
-            let pe = &mut pes[from];
-            match transmit {
-                IngressTransmit::Data(packet) => {
-                    pe.egress.handle_packet(packet.size, false);
-                    pe.delivered += u64::from(packet.size) * u64::from(now >= Instant(10_000_000_000));
-                }
-                IngressTransmit::Query(query) => {
-                    pe.replies.push_back((at + DELAY, pe.egress.handle_query(query, at)));
-                }
-            }
+    let honest = |(number, weight): (usize, &f64)| {
+        let path = FIRST_PATH + number as u32;
+        let membership = if is_known { CoreMembership::Links(vec![0]) } else { CoreMembership::Path(path) };
+        GreedyPe::new(*weight, membership, &[0], DELAY)
+    };
+    let mut network =
+        Network::new(vec![Link::new(RATE, BUFFER)], weights.iter().enumerate().map(honest).collect());
+    let mut news_due = Instant::ZERO;
+    while network.now < Instant(40_000_000_000) {
+        let now = network.now;
+        if now == Instant(10_000_000_000) {
+            network.pes.iter_mut().for_each(|pe| pe.delivered = 0);
         }
         if now >= news_due {
             news_due = now + NEWS_INTERVAL;
-            let published: Vec<LinkNews> = pes.iter_mut().flat_map(|pe| pe.edge.publish_news(now)).collect();
+            let pes = &mut network.pes;
+            let published: Vec<PeNews> = pes.iter_mut().map(|pe| pe.edge.publish_news(now)).collect();
             for own in 0..pes.len() {
                 for (publisher, news) in published.iter().enumerate().filter(|(number, _)| *number != own) {
                     if random.uniform() >= lost {
-                        under_way.push_back((now + late, own, publisher as u64, *news));
+                        under_way.push_back((now + late, own, publisher as u64, news.clone()));
                     }
                 }
                 // Each is told something else.
                 for (publisher, kind) in (1000..).zip(liars) {
-                    let lie = lie(*kind, published.get(own), &mut random);
+                    let truth = published.get(own).and_then(|news| news.links.first());
+                    let links = vec![lie(*kind, truth, &mut random)];
                     if random.uniform() >= lost {
-                        under_way.push_back((now + late, own, publisher, lie));
+                        let news = PeNews { links, paths: vec![lying_path(&mut random)] };
+                        under_way.push_back((now + late, own, publisher, news));
                     }
                 }
             }
@@ -112,42 +110,11 @@ fn run(trial: Trial<'_>) -> (Vec<f64>, f64) {
             }
             pes.iter_mut().for_each(|pe| pe.edge.consider_news(now));
         }
-        for turn in 0..pes.len() {
-            // No PE is always the first one to fill the queue.
-            let own = (turn + steps as usize) % pes.len();
-            let pe = &mut pes[own];
-            while let Some((at, reply)) = pe.replies.pop_front_if(|(at, _)| *at <= now) {
-                pe.edge.handle_reply(at, 0, &reply);
-            }
-            while pe.edge.handle_packet(now, 0, NumberedPacket::new(number, 1500)).is_ok() {
-                number += 1;
-            }
-            for (_, transmit) in sent(&mut pe.edge, now) {
-                let size = if let IngressTransmit::Data(packet) = &transmit { packet.size } else { 88 };
-                let seconds = now.0 as f64 / 1e9;
-                free_at = free_at.max(seconds);
-                if (free_at - seconds) * RATE + f64::from(size) > BUFFER {
-                    continue;
-                }
-                free_at += f64::from(size) / RATE;
-                wire.push_back((Instant((free_at * 1e9) as u64) + DELAY, own, transmit));
-            }
-        }
-        queue += (free_at - now.0 as f64 / 1e9).max(0.0) * RATE / BUFFER;
-        steps += 1.0;
-        now += STEP;
+        network.step();
     }
     let sum: f64 = weights.iter().sum();
-    let share = |(pe, weight): (&HonestPe, &f64)| pe.delivered as f64 / 30.0 / (RATE * weight / sum);
-    (pes.iter().zip(weights).map(share).collect(), queue / steps)
-}
-
-fn honest(weight: f64) -> HonestPe {
-    let control = VpnControl::RateConsensus(CoreMembership { links: vec![0] });
-    let mut edge = ProviderEdge::new(TICK);
-    let settings = VpnFlowSettings { weight, control, ..VpnFlowSettings::default() };
-    edge.add(Instant::ZERO, &settings, RandomStream::new(1, "edge"));
-    HonestPe { edge, egress: Egress::default(), replies: VecDeque::new(), delivered: 0 }
+    let share = |(pe, weight): (&GreedyPe, &f64)| pe.delivered as f64 / 30.0 / (RATE * weight / sum);
+    (network.pes.iter().zip(weights).map(share).collect(), network.queues()[0])
 }
 
 #[test]
@@ -192,7 +159,8 @@ fn a_minority_of_liars_moves_nobody_by_more_than_a_factor_of_two() {
     for liars in minorities {
         let trial = Trial::new(&weights, liars, 20_261_127);
         let late = Duration::from_secs(1);
-        for trial in [trial, Trial { lost: 0.8, ..trial }, Trial { late, ..trial }] {
+        let unknown = Trial { is_known: false, ..trial };
+        for trial in [trial, Trial { lost: 0.8, ..trial }, Trial { late, ..trial }, unknown] {
             let (shares, queue) = run(trial);
             let used = shares.iter().zip(weights).map(|(share, weight)| share * weight).sum::<f64>() / 15.0;
             let result = alloc::format!("{trial:?}: {shares:.3?}, used {used:.3}, queue {queue:.3}");

@@ -5,6 +5,7 @@ use crate::engine::CoreNews;
 use crate::replay::Replay;
 use netstage_core::fair::CoreMembership;
 use netstage_core::fair::crowd::NEWS_AGE;
+use netstage_core::fair::paths::FIRST_PATH;
 
 /// Weights of VPN 0 at the two sides.
 const WEIGHTS: [f64; 2] = [3.0, 1.0];
@@ -20,7 +21,7 @@ fn configs(way: CoreEncapsulation, keys: &Option<Keys>, links: &[u32]) -> [Engin
 }
 
 fn set_consensus(config: &mut EngineConfig, side: usize, links: &[u32]) {
-    let control = VpnControl::RateConsensus(CoreMembership { links: links.to_vec() });
+    let control = VpnControl::RateConsensus(CoreMembership::Links(links.to_vec()));
     let weight = WEIGHTS[side];
     *config.settings(0) = VpnFlowSettings { weight, control, ..VpnFlowSettings::default() };
     config.machine.session_seed = 70 + side as u32;
@@ -126,7 +127,7 @@ fn cores_of_a_router_and_its_peer_know_all_flows() {
     let mut configs = [config_of(0, way, 0..1), config_of(0, way, 1..2), config(1, way, 2)];
     let weights = [3.0, 1.0, 2.0];
     for (number, config) in configs.iter_mut().enumerate() {
-        let control = VpnControl::RateConsensus(CoreMembership { links: vec![0] });
+        let control = VpnControl::RateConsensus(CoreMembership::Links(vec![0]));
         *config.settings(0) =
             VpnFlowSettings { weight: weights[number], control, ..VpnFlowSettings::default() };
         config.router.cores = if number == FAR { 1 } else { 2 };
@@ -217,10 +218,23 @@ fn news_without_encryption_from_the_address_of_an_encrypted_peer_is_dropped() {
 #[test]
 fn flows_of_different_links_do_not_influence_each_other() {
     let mut configs = configs(CoreEncapsulation::Udp4, &None, &[1]);
-    configs[1].settings(0).control = VpnControl::RateConsensus(CoreMembership { links: vec![2, 3] });
+    configs[1].settings(0).control = VpnControl::RateConsensus(CoreMembership::Links(vec![2, 3]));
     let mut world = TwoRouters::new(configs);
     run(&mut world, 2, &mut delay);
     assert_eq!([others(&world, 0), others(&world, 1)], [0.0; 2]);
+}
+
+#[test]
+fn flows_without_links_are_in_one_group_until_routers_know_more() {
+    let mut configs = configs(CoreEncapsulation::Udp4, &None, &[1]);
+    for (side, config) in configs.iter_mut().enumerate() {
+        let path = CoreMembership::Path(FIRST_PATH + side as u32);
+        config.settings(0).control = VpnControl::RateConsensus(path);
+    }
+    let (mut world, mut link) = (TwoRouters::new(configs), SharedLink::default());
+    run(&mut world, 5, &mut |now, _, frame| link.pass(now, frame));
+    let others = [others(&world, 0), others(&world, 1)];
+    assert!(others.iter().all(|weight| *weight > 0.5), "{others:?}");
 }
 
 #[test]
@@ -319,8 +333,8 @@ fn a_recorded_exchange_is_replayed_with_the_same_decisions() {
         // News of another content changes decisions.
         let mut replay = Replay::new(config.router.clone(), 1);
         let differs = events.into_iter().any(|mut event| {
-            if let netstage_core::edge::EdgeEvent::News { link, .. } = &mut event {
-                link.level += 0.1;
+            if let netstage_core::edge::EdgeEvent::News { news, .. } = &mut event {
+                news.links.iter_mut().for_each(|link| link.flows.level += 0.1);
             }
             replay.step(&event, |_| Err("no configuration".into())).is_err()
         });
