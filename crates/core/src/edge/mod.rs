@@ -227,15 +227,16 @@ impl<H: QueuePacket> ProviderEdge<H> {
 
     /// Takes the news that another edge has received, as after a change of configuration.
     pub fn adopt_news(&mut self, other: &mut ProviderEdge<H>) {
-        self.crowd.adopt(&mut other.crowd);
         self.paths.adopt(&mut other.paths);
+        self.paths.known_groups().for_each(|group| self.crowd.add_link(group));
+        self.crowd.adopt(&mut other.crowd);
     }
 
     /// Applies the news of all PEs to the flows that [`publish_news`](Self::publish_news) has measured.
     pub fn consider_news(&mut self, now: Instant) {
         let ProviderEdge { crowd, paths, flows, .. } = self;
-        let (groups, left) = paths.consider(now);
-        groups.into_iter().for_each(|group| crowd.add_link(group));
+        let left = paths.consider(now);
+        paths.known_groups().for_each(|group| crowd.add_link(group));
         left.into_iter().for_each(|group| crowd.remove_link(group));
         let links = crowd.links(now);
         for (key, flow) in flows.iter_mut().enumerate() {

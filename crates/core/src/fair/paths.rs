@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 /// Lowest number of a path, and of a group that begins with it. Links have lower numbers.
 pub const FIRST_PATH: u32 = 1 << 31;
+
 /// Returns the number of a path with a name that is unique in the core.
 pub fn path_number(name: &str) -> u32 {
     FIRST_PATH | (RandomStream::new(0, name).next_u64() >> 33) as u32
@@ -52,8 +53,6 @@ const GREATEST_RATIO: f64 = 5.0;
 /// the same queue, relative to it.
 const BUSY: f64 = 3.0;
 const CALM: f64 = 0.25;
-/// Rate in bytes per second from which a flow sends enough queries to see fluctuations.
-const LEAST_RATE: f64 = 40_000.0;
 /// Time for which a group is published after its last path has left, and for which the delay of a path is kept.
 const KEPT: Duration = Duration::from_secs(10);
 
@@ -226,9 +225,6 @@ impl Paths {
     pub fn add_own(&mut self, path: u32, news: &News) {
         let Some(path) = self.own.get_mut(&path) else { return };
         path.limited = news.link.unwrap_or(path.limited);
-        if news.rate < LEAST_RATE {
-            return;
-        }
         let weight = news.active_weight();
         path.weight += weight;
         path.delay += weight * news.delay;
@@ -265,6 +261,7 @@ impl Paths {
     /// Takes what another instance has heard and measured.
     pub fn adopt(&mut self, other: &mut Paths) {
         self.heard = core::mem::take(&mut other.heard);
+        self.groups = core::mem::take(&mut other.groups);
         for (path, own) in &mut self.own {
             if let Some(other) = other.own.remove(path) {
                 *own = other;
@@ -272,9 +269,8 @@ impl Paths {
         }
     }
 
-    /// Compares the paths of this PE with all others. Returns the groups that its flows may belong to, and those that
-    /// they have left for good.
-    pub fn consider(&mut self, now: Instant) -> (Vec<u32>, Vec<u32>) {
+    /// Compares the paths of this PE with all others. Returns the groups that they have left for good.
+    pub fn consider(&mut self, now: Instant) -> Vec<u32> {
         self.heard.retain(|_, heard| now.since(heard.at) <= KEPT);
         for heard in self.heard.values_mut() {
             let PathNews { delay, target, .. } = heard.news;
@@ -294,7 +290,12 @@ impl Paths {
         let (kept, left): (BTreeMap<_, _>, BTreeMap<_, _>) =
             self.groups.iter().map(|(group, at)| (*group, *at)).partition(|(_, at)| now.since(*at) <= KEPT);
         self.groups = kept;
-        (self.groups.keys().copied().collect(), left.into_keys().collect())
+        left.into_keys().collect()
+    }
+
+    /// Returns the groups that paths of this PE belong to or have left a short time ago.
+    pub fn known_groups(&self) -> impl Iterator<Item = u32> {
+        self.groups.keys().copied()
     }
 
     /// Returns the groups that a path belongs to.
@@ -506,11 +507,12 @@ mod tests {
         let mut paths = Paths::default();
         paths.add(OWN_PATH);
         paths.handle_news(Instant(0), 1, &[PathNews { path: 1, group: 5, delay: 0.0, target: TARGET }]);
-        assert_eq!(paths.consider(Instant(0)), (vec![COMMON], vec![]));
+        assert_eq!(paths.consider(Instant(0)), []);
         paths.own.get_mut(&OWN_PATH).unwrap().groups = vec![5];
-        assert_eq!(paths.consider(Instant(1)), (vec![COMMON, 5], vec![]));
-        let later = Instant(1) + KEPT + Duration(1);
-        assert_eq!(paths.consider(later), (vec![5], vec![COMMON]));
+        assert_eq!(paths.consider(Instant(1)), []);
+        assert!(paths.known_groups().eq([COMMON, 5]));
+        assert_eq!(paths.consider(Instant(1) + KEPT + Duration(1)), [COMMON]);
+        assert!(paths.known_groups().eq([5]));
         assert!(paths.heard.is_empty());
     }
 }

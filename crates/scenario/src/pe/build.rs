@@ -217,7 +217,7 @@ fn numbers(links: &Located<List<BoundedCount<0, 2_147_483_647>, 1, 32>>) -> Vec<
 }
 
 /// Numbers the paths of flows under rate consensus whose links are not known. The peer has assigned each of the labels to
-/// one router only, so they tell the paths of all routers apart.
+/// one router only, so they distinguish the paths of all routers.
 fn set_paths(peers: &[PeerConfig], vpns: &mut [PeVpnConfig]) {
     let mut labels: Vec<Option<LabelValue>> = vec![None; peers.len()];
     for flow in vpns.iter().flat_map(|vpn| &vpn.flows) {

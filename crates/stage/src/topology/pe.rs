@@ -5,7 +5,7 @@
 //! forwards.
 //!
 //! A VPN with another VPN as its reference receives the reference from the ingress PE of the other VPN. The ingress PEs
-//! of VPNs under rate consensus that share a link exchange news. Such PEs have a tunnel between them.
+//! of VPNs under rate consensus that share a link, or may share one, exchange news. Such PEs have a tunnel between them.
 
 use super::address;
 use super::layout::AddressLayout;

