@@ -99,6 +99,19 @@ pub struct Peers {
     pub in_flight: f64,
 }
 
+impl Peers {
+    /// Adds others to these, whose level and price are sums as long as they are added to, and not yet [`means`].
+    fn add(&mut self, others: &Peers) {
+        self.weight += others.weight;
+        self.settled += others.settled;
+        self.level += others.weight * others.level;
+        self.price += others.weight * others.price;
+        self.greatest = self.greatest.max(others.greatest);
+        self.rate += others.rate;
+        self.in_flight += others.in_flight;
+    }
+}
+
 /// State of the flows of a PE that a link limits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -172,23 +185,10 @@ pub fn combined<'a>(parts: impl IntoIterator<Item = &'a PeNews>) -> PeNews {
     for part in parts {
         // All parts measure the same path.
         paths.extend(part.paths.iter().map(|news| (news.path, *news)));
-        add_links(&mut links, &part.links);
+        part.links.iter().for_each(|news| links.entry(news.link).or_default().add(&news.flows));
     }
     let links = links.into_iter().map(|(link, sums)| LinkNews { link, flows: means(sums) }).collect();
     PeNews { links, paths: paths.into_values().collect() }
-}
-
-fn add_links(links: &mut BTreeMap<u32, Peers>, part: &[LinkNews]) {
-    for LinkNews { link, flows } in part {
-        let sums = links.entry(*link).or_default();
-        sums.weight += flows.weight;
-        sums.settled += flows.settled;
-        sums.level += flows.weight * flows.level;
-        sums.price += flows.weight * flows.price;
-        sums.greatest = sums.greatest.max(flows.greatest);
-        sums.rate += flows.rate;
-        sums.in_flight += flows.in_flight;
-    }
 }
 
 /// Divides the sums of level and price by the weight.
@@ -343,17 +343,15 @@ impl LinkPeers {
     pub fn others(&self, link: u32, own: &News) -> Peers {
         let local = if own.link == Some(link) { self.own.without(own) } else { self.own.all() };
         let center = self.median_level(own);
-        let mut sums =
-            Peers { level: local.weight * local.level, price: local.weight * local.price, ..local };
+        let mut sums = Peers::default();
+        sums.add(&local);
         for peers in &self.others {
-            let level = peers.level.clamp(center - LONGEST_DISTANCE, center + LONGEST_DISTANCE);
-            sums.weight += peers.weight;
-            sums.settled += peers.settled;
-            sums.level += peers.weight * level;
-            sums.price += peers.weight * peers.price.min(GREATEST_PRICE);
-            sums.greatest = sums.greatest.max(peers.greatest.min(exp(center + LONGEST_DISTANCE)));
-            sums.rate += peers.rate;
-            sums.in_flight += peers.in_flight;
+            sums.add(&Peers {
+                level: peers.level.clamp(center - LONGEST_DISTANCE, center + LONGEST_DISTANCE),
+                price: peers.price.min(GREATEST_PRICE),
+                greatest: peers.greatest.min(exp(center + LONGEST_DISTANCE)),
+                ..*peers
+            });
         }
         means(sums)
     }

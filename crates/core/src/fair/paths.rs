@@ -287,10 +287,10 @@ impl Paths {
         }
         let groups = self.own.values().flat_map(|own| own.groups.iter().copied());
         self.groups.extend(groups.map(|group| (group, now)));
-        let (kept, left): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            self.groups.iter().map(|(group, at)| (*group, *at)).partition(|(_, at)| now.since(*at) <= KEPT);
-        self.groups = kept;
-        left.into_keys().collect()
+        let is_left = |at: &Instant| now.since(*at) > KEPT;
+        let left = self.groups.iter().filter(|(_, at)| is_left(at)).map(|(group, _)| *group).collect();
+        self.groups.retain(|_, at| !is_left(at));
+        left
     }
 
     /// Returns the groups that paths of this PE belong to or have left a short time ago.

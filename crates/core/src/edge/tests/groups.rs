@@ -9,15 +9,6 @@ use crate::fair::allocation::weighted_max_min;
 use crate::fair::crowd::NEWS_INTERVAL;
 use crate::fair::paths::FIRST_PATH;
 
-/// Returns the seed of this run, which is printed.
-fn seed() -> u64 {
-    let given = std::env::var("NETSTAGE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let clock = || std::time::UNIX_EPOCH.elapsed().map_or(1, |elapsed| u64::from(elapsed.subsec_nanos()));
-    let seed = given.unwrap_or_else(clock);
-    std::println!("seed {seed} (repeat with NETSTAGE_SEED={seed})");
-    seed
-}
-
 fn whole(random: &mut RandomStream, from: usize, to: usize) -> usize {
     from + random.below((to + 1 - from) as u64) as usize
 }
@@ -80,7 +71,7 @@ const CASES: u32 = 48;
 /// In random cores, groups that PEs find are fairer than one group of all.
 #[test]
 fn pes_find_out_who_shares_a_bottleneck() {
-    let mut random = RandomStream::new(seed(), "groups");
+    let mut random = RandomStream::new(netstage_harness::seed("groups"), "groups");
     let (mut one, mut found) = (0.0, 0.0);
     for _ in 0..CASES {
         let case = Case::draw(&mut random);
@@ -102,7 +93,7 @@ fn pes_find_out_who_shares_a_bottleneck() {
 /// After a link has become slow, as a line that backs up another one is, its flows soon have their shares again.
 #[test]
 fn a_link_that_becomes_slow_is_shared_again() {
-    let mut random = RandomStream::new(seed(), "slow");
+    let mut random = RandomStream::new(netstage_harness::seed("slow links"), "slow");
     for _ in 0..10 {
         let (slow, buffer) =
             (1e5 * whole(&mut random, 1, 20) as f64, 0.05 * whole(&mut random, 1, 10) as f64);

@@ -29,7 +29,7 @@ struct Trial<'a> {
     weights: &'a [f64],
     /// PEs that send nothing but news.
     liars: &'a [Lie],
-    /// Whether PEs know that all share the link.
+    /// Whether PEs know that they share a link.
     is_known: bool,
     /// Share of the news that is lost, and delay of the rest.
     lost: f64,
